@@ -1,0 +1,77 @@
+"""Self-supervised image representations: every method is an aligning part plus a constraining part."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from glf.align.distance import MSE, Cosine, Diagonal
+    from glf.align.predict import PredictTeacher, PredictView
+    from glf.constrain.adc import ADC, DCM, LPM
+    from glf.constrain.contrast import LogPartition
+    from glf.constrain.moments import Covariance, Redundancy, Standardise, Variance
+    from glf.methods import METHODS, Method, parse
+    from glf.objective import Objective
+    from glf.terms import Sum, Term
+    from glf.types import Embeddings, Loss, Views
+
+# Nothing is imported until it is used: torch takes seconds, and `glf --help` should not.
+_HOME = {
+    "ADC": "glf.constrain.adc",
+    "Cosine": "glf.align.distance",
+    "Covariance": "glf.constrain.moments",
+    "DCM": "glf.constrain.adc",
+    "Diagonal": "glf.align.distance",
+    "Embeddings": "glf.types",
+    "LPM": "glf.constrain.adc",
+    "LogPartition": "glf.constrain.contrast",
+    "Loss": "glf.types",
+    "METHODS": "glf.methods",
+    "MSE": "glf.align.distance",
+    "Method": "glf.methods",
+    "Objective": "glf.objective",
+    "PredictTeacher": "glf.align.predict",
+    "PredictView": "glf.align.predict",
+    "Redundancy": "glf.constrain.moments",
+    "Standardise": "glf.constrain.moments",
+    "Sum": "glf.terms",
+    "Term": "glf.terms",
+    "Variance": "glf.constrain.moments",
+    "Views": "glf.types",
+    "parse": "glf.methods",
+}
+
+__version__ = "0.1.0"
+__all__ = [
+    "ADC",
+    "DCM",
+    "LPM",
+    "METHODS",
+    "MSE",
+    "Cosine",
+    "Covariance",
+    "Diagonal",
+    "Embeddings",
+    "LogPartition",
+    "Loss",
+    "Method",
+    "Objective",
+    "PredictTeacher",
+    "PredictView",
+    "Redundancy",
+    "Standardise",
+    "Sum",
+    "Term",
+    "Variance",
+    "Views",
+    "parse",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'glf' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

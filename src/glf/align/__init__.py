@@ -1,0 +1,1 @@
+"""The aligning parts: what pulls two views of one image together."""

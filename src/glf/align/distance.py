@@ -1,0 +1,104 @@
+"""Distances between two views of the same images."""
+
+from itertools import combinations
+
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from glf.terms import Term, mean
+from glf.types import Embeddings, Scalar
+
+
+def mse(z0: Float[Tensor, "batch dim"], z1: Float[Tensor, "batch dim"]) -> Scalar:
+    r"""Mean squared error over images and dimensions.
+
+    .. math:: \frac{1}{nd} \sum_i |z_i - z'_i|^2
+
+    Reference: Bardes et al. 2022 (VICReg), Eq. 5; their code divides by d as well, and so do we.
+
+    >>> import torch
+    >>> float(mse(torch.tensor([[1.0, 3.0]]), torch.tensor([[1.0, 1.0]])))
+    2.0
+    """
+    return (z0 - z1).pow(2).mean()
+
+
+class MSE(Term):
+    """Mean squared error between views."""
+
+    name, role, formula = "mse", "align", "|z - z'|^2 / d"
+
+    def forward(self, e: Embeddings) -> Scalar:
+        return mean(mse(e.z[v], e.z[w]) for v, w in combinations(range(len(e.z)), 2))
+
+
+def cosine(z0: Float[Tensor, "batch dim"], z1: Float[Tensor, "batch dim"], temperature: float = 1.0) -> Scalar:
+    r"""Negative cosine similarity over a temperature: the numerator of InfoNCE.
+
+    .. math:: -\frac{1}{n\tau} \sum_i \frac{z_i^T z'_i}{|z_i||z'_i|}
+
+    Reference: Chen et al. 2020 (SimCLR), Eq. 1; the first term of the paper's Eq. 2.
+
+    >>> import torch
+    >>> float(cosine(torch.tensor([[2.0, 0.0]]), torch.tensor([[1.0, 0.0]]), temperature=0.5))
+    -2.0
+    """
+    similarity = (F.normalize(z0, dim=-1) * F.normalize(z1, dim=-1)).sum(-1)
+    return -similarity.mean() / temperature
+
+
+class Cosine(Term):
+    """Negative cosine similarity between views, over a temperature."""
+
+    name, role, formula = "cosine", "align", "-cos(z, z') / temperature"
+
+    def __init__(self, temperature: float = 1.0) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(self, e: Embeddings) -> Scalar:
+        pairs = combinations(range(len(e.z)), 2)
+        return mean(cosine(e.z[v], e.z[w], self.temperature) for v, w in pairs)
+
+
+def cross_correlation(z0: Float[Tensor, "batch dim"], z1: Float[Tensor, "batch dim"]) -> Float[Tensor, "dim dim"]:
+    r"""Correlation of every dimension of one view with every dimension of the other, for standardised views.
+
+    .. math:: C = \hat z_0^T \hat z_1 / n
+
+    Reference: Zbontar et al. 2021 (Barlow Twins), Eq. 2. Divided by the batch's size, never by the dimension.
+    """
+    return z0.T @ z1 / len(z0)
+
+
+def correlation_of_views(e: Embeddings, v: int, w: int) -> Float[Tensor, "dim dim"]:
+    """The cross-correlation of two views, computed once for the aligning and the constraining part."""
+    return e.once(("cross_correlation", v, w), lambda: cross_correlation(e.z[v], e.z[w]))
+
+
+def diagonal(correlation: Float[Tensor, "dim dim"]) -> Scalar:
+    r"""How far each dimension is from agreeing with itself across views.
+
+    .. math:: \sum_i (1 - C_{ii})^2
+
+    For standardised embeddings :math:`1 - C_{ii}` is half the mean squared distance of dimension i between the
+    views, so this really is an alignment.
+
+    Reference: Zbontar et al. 2021 (Barlow Twins), Eq. 1, invariance term.
+
+    >>> import torch
+    >>> float(diagonal(torch.tensor([[1.0, 9.0], [9.0, 0.5]])))
+    0.25
+    """
+    return (1 - correlation.diagonal()).pow(2).sum()
+
+
+class Diagonal(Term):
+    """The diagonal of the views' cross-correlation, pulled to one."""
+
+    name, role, formula = "diagonal", "align", "sum_i (1 - C_ii)^2"
+
+    def forward(self, e: Embeddings) -> Scalar:
+        pairs = combinations(range(len(e.z)), 2)
+        return mean(diagonal(correlation_of_views(e, v, w)) for v, w in pairs)

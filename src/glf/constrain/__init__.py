@@ -1,0 +1,1 @@
+"""The constraining parts: what the embeddings of different images are asked to be together."""

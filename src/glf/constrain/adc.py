@@ -1,0 +1,284 @@
+"""ADC: the paper's constraint, made of DCM (distribution calibration) and LPM (local preservation).
+
+Every anchor i sees the other samples of its view through three rows, each a distribution over j != i: ``cal``
+(Gaussian kernel of z), ``dat`` (Student-t kernel of z) and ``pre`` (Student-t kernel of the frozen prior's
+features). DCM asks dat to follow cal; LPM asks dat to follow pre. See docs/equations.md.
+"""
+
+import math
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from glf.constrain import kernels
+from glf.constrain.kernels import TScale
+from glf.nn.memory import RunningCovariance, covariance_of
+from glf.terms import Sum, Term
+from glf.types import Embeddings, Scalar
+
+Reading = Literal["calibrated", "paper"]
+CovarianceKind = Literal["sphere", "batch", "running"]
+
+FLOOR = 1e-8  # on P_data, P_pre and H in the paper's reading, whose logarithms and quotients are unbounded
+
+
+def dcm(
+    log_cal: Float[Tensor, "view anchor other"],
+    log_dat: Float[Tensor, "view anchor other"],
+    weight: Float[Tensor, " anchor"] | None = None,
+    *,
+    reading: Reading = "calibrated",
+) -> Scalar:
+    r"""Distribution calibration: KL from the Gaussian rows, held fixed by the caller, to the t rows.
+
+    .. math:: \frac{1}{n} \sum_i w_i \sum_{j \ne i} p_{cal}^i(j) \log \frac{p_{cal}^i(j)}{p_{dat}^i(j)}
+
+    Reference: Eq. 12, and Eq. 17 with weights. Differs from the paper: a mean over anchors, not a sum, so that
+    nu does not depend on the batch (``reading="paper"`` sums); the mean over views.
+
+    >>> row = torch.tensor([[[0.5, 0.5]]])
+    >>> round(float(dcm(row.log(), torch.tensor([[[0.25, 0.75]]]).log())), 4)  # log(2)/2 + log(2/3)/2
+    0.1438
+    """
+    divergence = (log_cal.exp() * (log_cal - log_dat)).sum(-1)
+    if weight is not None:
+        divergence = divergence * weight
+    return divergence.mean() if reading == "calibrated" else divergence.sum(-1).mean()
+
+
+def lpm(
+    log_dat: Float[Tensor, "view anchor other"],
+    log_pre: Float[Tensor, "anchor other"],
+    *,
+    concentration: float = 1.0,
+    reading: Reading = "calibrated",
+) -> Scalar:
+    r"""Local preservation: the negative log-density of a Dirichlet whose mode is the prior's row.
+
+    .. math:: -\frac{1}{n} \sum_i c \sum_{j \ne i} P_{pre}^i(j) \log P_{dat}^i(j)
+
+    Reference: Eq. 16. Differs from the paper: a loss to minimise, as a mean over anchors. The printed
+    :math:`\mathrm{Dir}(\beta | \alpha)` with :math:`\sum \alpha = 1` has only negative exponents, so it is
+    unbounded at the corners and *smallest* near alpha; the parameters :math:`1 + c\alpha` put the mode at alpha,
+    which is what the text asks for. ``reading="paper"`` returns the printed density's negative logarithm, summed
+    over anchors.
+
+    >>> row = torch.tensor([[0.5, 0.5]]).log()
+    >>> round(float(lpm(row.unsqueeze(0), row)), 4)  # the entropy of the row
+    0.6931
+    """
+    if reading == "calibrated":
+        return -concentration * (log_pre.exp() * log_dat).sum(-1).mean()
+    alpha = log_pre.exp().clamp_min(FLOOR)
+    log_beta = log_dat.clamp_min(math.log(FLOOR))
+    log_density = alpha.sum(-1).lgamma() - alpha.lgamma().sum(-1) + ((alpha - 1) * log_beta).sum(-1)
+    return -log_density.sum(-1).mean()
+
+
+def outlier_weight(
+    log_pre: Float[Tensor, "anchor other"], *, reading: Reading = "calibrated"
+) -> Float[Tensor, " anchor"]:
+    r"""Anchors whose neighbourhood the prior finds flat count less: they are likely outliers.
+
+    .. math:: w_i \propto 1 / \max(H(P_{pre}^i), 0.1 \log(n - 1)), \quad \bar w = 1
+
+    Reference: Eq. 17. Differs from the paper: the weight stands inside the sum over anchors; it is rescaled to
+    mean 1 so that nu keeps its meaning; the entropy has a floor, without which one duplicated image in a batch
+    takes the whole weight (with it, at most 10). ``reading="paper"`` returns 1/H.
+
+    >>> outlier_weight(torch.full((3, 2), 0.5).log()).tolist()
+    [1.0, 1.0, 1.0]
+    """
+    h = kernels.entropy(log_pre)
+    if reading == "paper":
+        return 1 / h.clamp_min(FLOOR)
+    floor = max(0.1 * math.log(log_pre.shape[-1]), FLOOR)  # two images: one other, no entropy, equal weights
+    weight = 1 / h.clamp_min(floor)
+    return weight / weight.mean()
+
+
+class Rows(torch.nn.Module):
+    """The three families of rows, under one choice of kernel.
+
+    ``calibrated`` puts z on the unit sphere and measures distances under ``covariance`` (``sphere``: I/k, that of
+    the uniform distribution on it; ``batch``: estimated and differentiated; ``running``), scaled to an effective
+    dimension, because in high dimension rows of the full one are one-hot or flat. ``paper`` keeps what is
+    printed: z as it is, a detached estimate of the covariance (``batch`` or ``running``), the full dimension, no
+    1/rho, rows normalised with their anchor.
+    """
+
+    def __init__(
+        self,
+        *,
+        rho: float = 5.0,
+        effective_dim: float = 16.0,
+        prior_effective_dim: float = 16.0,
+        t_scale: TScale = "printed",
+        reading: Reading = "calibrated",
+        covariance: CovarianceKind | None = None,
+    ) -> None:
+        super().__init__()
+        if rho <= 2:
+            raise ValueError(f"rho must be above 2 (the t has no covariance otherwise), not {rho}")
+        if min(effective_dim, prior_effective_dim) <= 0:
+            raise ValueError(f"effective dimensions must be positive: {effective_dim}, {prior_effective_dim}")
+        self.rho, self.t_scale, self.reading = rho, t_scale, reading
+        self.effective_dim, self.prior_effective_dim = effective_dim, prior_effective_dim
+        self.covariance: CovarianceKind = covariance or ("sphere" if reading == "calibrated" else "batch")
+        if reading == "paper" and self.covariance == "sphere":
+            raise ValueError("the paper's reading estimates its covariance: 'batch' or 'running', not 'sphere'")
+        self.running = RunningCovariance() if self.covariance == "running" else None
+
+    def cal(self, e: Embeddings) -> Float[Tensor, "view anchor other"]:
+        """Log Gaussian rows of z, without gradient: Eq. 11, left."""
+        return e.once((self, "cal"), lambda: self._log_rows(kernels.log_gaussian(self._distances(e))).detach())
+
+    def dat(self, e: Embeddings) -> Float[Tensor, "view anchor other"]:
+        """Log t rows of z: Eq. 11, right."""
+        dim = self.effective_dim if self.reading == "calibrated" else float(e.z.shape[-1])
+        return e.once((self, "dat"), lambda: self._log_rows(self._student(self._distances(e), dim)))
+
+    def pre(self, e: Embeddings) -> Float[Tensor, "anchor other"]:
+        """Log t rows of the prior's features, shared by all views: Eq. 15."""
+        return e.once((self, "pre"), lambda: self._pre(e.asked("prior").detach()))
+
+    def _pre(self, prior: Float[Tensor, "anchor width"]) -> Float[Tensor, "anchor other"]:
+        width = float(prior.shape[-1])
+        if self.reading == "paper":
+            whitened = _whiten(prior, covariance_of(prior))
+            return self._log_rows(self._student(kernels.squared_distances(whitened), width))
+        # One isotropic scale: the mean variance of a dimension. Identical images are at distance zero.
+        scale = prior.var(0).mean().clamp_min(torch.finfo(prior.dtype).tiny)
+        distances = kernels.squared_distances(prior) / scale * (self.prior_effective_dim / width)
+        return self._log_rows(self._student(distances, self.prior_effective_dim))
+
+    def _distances(self, e: Embeddings) -> Float[Tensor, "view anchor anchor"]:
+        return e.once((self, "distances"), lambda: self._mahalanobis(e.z))
+
+    def _mahalanobis(self, z: Float[Tensor, "view anchor dim"]) -> Float[Tensor, "view anchor anchor"]:
+        if z.shape[1] < 2:
+            raise ValueError(f"ADC compares images: it needs at least two in a batch, not {z.shape[1]}")
+        if self.reading == "calibrated":
+            z = F.normalize(z, dim=-1)
+        if self.covariance == "sphere":
+            return kernels.squared_distances(z) * self.effective_dim
+        if self.running is not None:
+            covariance = self.running(z.detach().flatten(0, 1)).expand(len(z), -1, -1)
+        else:
+            source = z if self.reading == "calibrated" else z.detach()
+            covariance = torch.stack([covariance_of(view) for view in source])
+        whitened = torch.stack([_whiten(view, c) for view, c in zip(z, covariance, strict=True)])
+        scale = self.effective_dim / z.shape[-1] if self.reading == "calibrated" else 1.0
+        return kernels.squared_distances(whitened) * scale
+
+    def _student(self, distances: Float[Tensor, "*rows"], dim: float) -> Float[Tensor, "*rows"]:
+        scaled = kernels.scale_for_student(distances, self.rho, self.t_scale)
+        return kernels.log_student(scaled, self.rho, dim, divide=self.reading == "calibrated")
+
+    def _log_rows(self, kernel: Float[Tensor, "*view row row"]) -> Float[Tensor, "*view row other"]:
+        if self.reading == "calibrated":
+            return kernels.log_rows(kernel)
+        return kernels.log_rows_with_anchor(kernel)
+
+
+def _whiten(z: Float[Tensor, "sample dim"], covariance: Float[Tensor, "dim dim"]) -> Float[Tensor, "sample dim"]:
+    """Coordinates in which the Mahalanobis distance is Euclidean; a singular covariance gets a small ridge."""
+    dim = z.shape[-1]
+    ridge = 1e-4 * (covariance.diagonal().sum() / dim).clamp_min(1e-6)
+    factor = torch.linalg.cholesky(covariance + ridge * torch.eye(dim, dtype=z.dtype, device=z.device))
+    whitened: Tensor = torch.linalg.solve_triangular(factor, (z - z.mean(0).detach()).T, upper=False)
+    return whitened.T
+
+
+class DCM(Term):
+    """Distribution calibration; with ``weighted``, anchors that the prior finds to be outliers count less."""
+
+    name, role, formula = "dcm", "constrain", "KL(Gaussian row || t row)"
+    before_through = True
+
+    def __init__(self, *, weighted: bool = False, rows: Rows | None = None) -> None:
+        super().__init__()
+        self.weighted, self.rows = weighted, rows or Rows()
+        self.needs = frozenset({"z", "prior"}) if weighted else frozenset({"z"})
+
+    def forward(self, e: Embeddings) -> Scalar:
+        reading = self.rows.reading
+        weight = outlier_weight(self.rows.pre(e), reading=reading) if self.weighted else None
+        return dcm(self.rows.cal(e), self.rows.dat(e), weight, reading=reading)
+
+    def diagnose(self, e: Embeddings) -> dict[str, Tensor]:
+        """Entropies of the rows, and the share of anchors that DCM sharpens (their t row is the flatter)."""
+        cal, dat = kernels.entropy(self.rows.cal(e)), kernels.entropy(self.rows.dat(e))
+        sharpens = (dat > cal).to(cal.dtype).mean()
+        return {"entropy/cal": cal.mean(), "entropy/dat": dat.mean(), "sharpens/dcm": sharpens}
+
+
+class LPM(Term):
+    """Local preservation: neighbours in the prior's space stay neighbours."""
+
+    name, role, formula = "lpm", "constrain", "-sum_j P_prior(j) log P_t(j)"
+    needs = frozenset({"z", "prior"})
+    before_through = True
+
+    def __init__(self, *, concentration: float = 1.0, rows: Rows | None = None) -> None:
+        super().__init__()
+        self.concentration, self.rows = concentration, rows or Rows()
+
+    def forward(self, e: Embeddings) -> Scalar:
+        return lpm(
+            self.rows.dat(e),
+            self.rows.pre(e),
+            concentration=self.concentration,
+            reading=self.rows.reading,
+        )
+
+    def diagnose(self, e: Embeddings) -> dict[str, Tensor]:
+        """Entropies of the rows: the first thing to look at when LPM does nothing."""
+        dat, pre = kernels.entropy(self.rows.dat(e)), kernels.entropy(self.rows.pre(e))
+        return {"entropy/dat": dat.mean(), "entropy/pre": pre.mean()}
+
+
+class ADC(Sum):
+    r"""Adaptive distribution calibration: nu DCM, weighted against outliers, + upsilon LPM.
+
+    .. math:: \nu L_{DCM} + \upsilon L_{LPM}
+
+    Reference: Eq. 18. Differs from the paper: LPM is a loss to minimise here, hence the plus.
+
+    >>> z0, z1, prior = torch.randn(3, 8, 4, generator=torch.Generator().manual_seed(0))
+    >>> bool(ADC()(z0, z1, prior=prior).isfinite())
+    True
+    """
+
+    name, formula = "adc", "nu dcm + upsilon lpm"
+
+    def __init__(
+        self,
+        nu: float = 0.3,
+        upsilon: float = 0.3,
+        *,
+        rho: float = 5.0,
+        effective_dim: float = 16.0,
+        prior_effective_dim: float = 16.0,
+        concentration: float = 1.0,
+        t_scale: TScale = "printed",
+        reading: Reading = "calibrated",
+        covariance: CovarianceKind | None = None,
+    ) -> None:
+        rows = Rows(
+            rho=rho,
+            effective_dim=effective_dim,
+            prior_effective_dim=prior_effective_dim,
+            t_scale=t_scale,
+            reading=reading,
+            covariance=covariance,
+        )
+        super().__init__(
+            (nu, DCM(weighted=True, rows=rows)), (upsilon, LPM(concentration=concentration, rows=rows))
+        )
+        self.nu, self.upsilon, self.concentration = nu, upsilon, concentration
+        self.rho, self.effective_dim, self.prior_effective_dim = rho, effective_dim, prior_effective_dim
+        self.t_scale, self.reading, self.covariance = t_scale, reading, covariance

@@ -1,0 +1,104 @@
+"""Constraints on the batch's first and second moments."""
+
+from dataclasses import replace
+from itertools import combinations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from glf.align.distance import correlation_of_views
+from glf.constrain.kernels import off_diagonal
+from glf.terms import Term, Through, mean
+from glf.types import Embeddings, Scalar
+
+
+def variance(z: Float[Tensor, "batch dim"], floor: float = 1.0, epsilon: float = 1e-4) -> Scalar:
+    r"""Hinge on each dimension's standard deviation.
+
+    .. math:: \frac{1}{d} \sum_j \max\left(0, \gamma - \sqrt{\mathrm{Var}(z^j) + \epsilon}\right)
+
+    Reference: Bardes et al. 2022 (VICReg), Eq. 1 and 2, with the unbiased variance.
+
+    >>> round(float(variance(torch.zeros(4, 2))), 4)
+    0.99
+    """
+    return (floor - (z.var(0) + epsilon).sqrt()).relu().mean()
+
+
+class Variance(Term):
+    """Every dimension keeps a standard deviation of at least ``floor``."""
+
+    name, role, formula = "variance", "constrain", "max(0, 1 - std z^j)"
+
+    def __init__(self, floor: float = 1.0, epsilon: float = 1e-4) -> None:
+        super().__init__()
+        self.floor, self.epsilon = floor, epsilon
+
+    def forward(self, e: Embeddings) -> Scalar:
+        return mean(variance(z, self.floor, self.epsilon) for z in e.z)
+
+
+def covariance(z: Float[Tensor, "batch dim"]) -> Scalar:
+    r"""Squared off-diagonal covariances.
+
+    .. math:: \frac{1}{d} \sum_{i \ne j} \mathrm{Cov}(z)_{ij}^2
+
+    Reference: Bardes et al. 2022 (VICReg), Eq. 3 and 4.
+
+    >>> float(covariance(torch.tensor([[1.0, 1.0], [-1.0, -1.0]])))  # both off-diagonal entries are 2
+    4.0
+    """
+    centred = z - z.mean(0)
+    matrix = centred.T @ centred / (len(z) - 1)
+    return off_diagonal(matrix).pow(2).sum() / z.shape[1]
+
+
+class Covariance(Term):
+    """Different dimensions are uncorrelated. The mean over views: VICReg, which sums them, weighs it 2."""
+
+    name, role, formula = "covariance", "constrain", "sum_{i != j} Cov(z)_ij^2 / d"
+
+    def forward(self, e: Embeddings) -> Scalar:
+        return mean(covariance(z) for z in e.z)
+
+
+def standardise(z: Float[Tensor, "batch dim"], epsilon: float = 1e-5) -> Float[Tensor, "batch dim"]:
+    r"""Each dimension at zero mean and unit (biased) variance over the batch, as batch normalisation does.
+
+    >>> standardise(torch.tensor([[1.0], [3.0]])).round(decimals=3).flatten().tolist()
+    [-1.0, 1.0]
+    """
+    return (z - z.mean(0)) / (z.var(0, unbiased=False) + epsilon).sqrt()
+
+
+class Standardise(Through):
+    """Each view standardised over the batch, with its own statistics."""
+
+    formula = "each view standardised over the batch"
+
+    def forward(self, e: Embeddings) -> Embeddings:
+        return replace(e, z=torch.stack([standardise(z) for z in e.z]))
+
+
+def redundancy(correlation: Float[Tensor, "dim dim"]) -> Scalar:
+    r"""Squared off-diagonal cross-correlations.
+
+    .. math:: \sum_{i \ne j} C_{ij}^2
+
+    Reference: Zbontar et al. 2021 (Barlow Twins), Eq. 1, redundancy reduction term.
+
+    >>> float(redundancy(torch.tensor([[9.0, 1.0], [2.0, 9.0]])))
+    5.0
+    """
+    return off_diagonal(correlation).pow(2).sum()
+
+
+class Redundancy(Term):
+    """The off-diagonal of the views' cross-correlation, pushed to zero."""
+
+    name, role, formula = "redundancy", "constrain", "sum_{i != j} C_ij^2"
+
+    def forward(self, e: Embeddings) -> Scalar:
+        pairs = combinations(range(len(e.z)), 2)
+        return mean(redundancy(correlation_of_views(e, v, w)) for v, w in pairs)

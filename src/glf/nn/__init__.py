@@ -1,0 +1,1 @@
+"""Views in, embeddings out: backbones, heads, the teacher, memories, frozen features."""

@@ -1,0 +1,87 @@
+"""Objective(align, constrain): a method, written down. Embeddings in, Loss out."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from glf.terms import Role, Term, Through
+from glf.types import Embeddings, Loss
+
+
+class Objective(nn.Module):
+    """An aligning part plus a constraining part, after the method's own maps (``through``).
+
+    >>> from glf.align.distance import MSE
+    >>> from glf.constrain.moments import Covariance, Variance
+    >>> vicreg = Objective(align=25 * MSE(), constrain=25 * Variance() + 2 * Covariance())
+    >>> z = torch.randn(2, 8, 4, generator=torch.Generator().manual_seed(0))
+    >>> sorted(vicreg(Embeddings(z=z)).log())
+    ['align/mse', 'constrain/covariance', 'constrain/variance', 'loss']
+    """
+
+    def __init__(self, align: Term, constrain: Term | None = None, through: Sequence[Through] = ()) -> None:
+        super().__init__()
+        _check_role(align, "align")
+        if constrain is not None:
+            _check_role(constrain, "constrain")
+        self.align, self.constrain = align, constrain
+        self.through = nn.ModuleList(through)
+
+    def constrained_by(self, extra: Term) -> "Objective":
+        """The same objective with one more constraint; the terms are shared, not copied."""
+        constrain = extra if self.constrain is None else self.constrain + extra
+        return Objective(self.align, constrain, [m for m in self.through if isinstance(m, Through)])
+
+    @property
+    def parts(self) -> tuple[tuple[float, Term], ...]:
+        """Every (weight, term), the aligning ones first."""
+        return self.align.parts + (self.constrain.parts if self.constrain is not None else ())
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The fields of Embeddings that any term reads: the network produces only those."""
+        return frozenset().union(*(term.needs for _, term in self.parts))
+
+    def forward(self, e: Embeddings) -> Loss:
+        # The statistics of a batch are computed in float32 whatever the precision of the network.
+        with torch.autocast(device_type=e.z.device.type, enabled=False):
+            raw = e.in_full_precision()
+            mapped = raw
+            for map_ in self.through:
+                mapped = map_(mapped)
+            parts: dict[Role, dict[str, Tensor]] = {"align": {}, "constrain": {}}
+            for weight, term in self.parts:
+                value = weight * term(raw if term.before_through else mapped)
+                named = parts[term.role]
+                named[term.name] = named[term.name] + value if term.name in named else value
+            total = torch.stack([v for named in parts.values() for v in named.values()]).sum()
+        return Loss(total=total, align=parts["align"], constrain=parts["constrain"])
+
+    @torch.no_grad()
+    def diagnose(self, e: Embeddings) -> dict[str, Tensor]:
+        """What the terms have to say beside their values: entropies of rows and the like."""
+        raw = e.in_full_precision()
+        return {k: v for _, term in self.parts for k, v in term.diagnose(raw).items()}
+
+
+def gradient_shares(loss: Loss, z: Tensor) -> dict[str, Tensor]:
+    """Each term's share of the gradient at z: the norms of the terms' gradients, summing to one.
+
+    A term that does not reach z has share zero, which is worth knowing: it trains nothing.
+    """
+    norms: dict[str, Tensor] = {}
+    for part, named in (("align", loss.align), ("constrain", loss.constrain)):
+        for name, value in named.items():
+            gradient = None
+            if value.requires_grad:
+                (gradient,) = torch.autograd.grad(value, z, retain_graph=True, allow_unused=True)
+            norms[f"share/{part}/{name}"] = z.new_zeros(()) if gradient is None else gradient.norm().float()
+    total = torch.stack(list(norms.values())).sum().clamp_min(torch.finfo(torch.float32).tiny)
+    return {name: norm / total for name, norm in norms.items()}
+
+
+def _check_role(term: Term, role: Role) -> None:
+    for _, part in term.parts:
+        if part.role != role:
+            raise ValueError(f"{part.name} is a term to {part.role}, so it cannot stand as {role}=")

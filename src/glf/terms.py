@@ -1,0 +1,119 @@
+"""Term, Sum, and the + and * algebra that objectives are written in."""
+
+import inspect
+from collections.abc import Iterable, Sequence
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from glf.types import FIELDS, Embeddings, Scalar
+
+Role = Literal["align", "constrain"]
+
+
+class Term(nn.Module):
+    """One summand of an objective: reads Embeddings, returns a scalar.
+
+    A subclass says its ``role``, the fields it ``needs``, and its ``formula`` (shown by ``glf methods``). A term
+    with ``before_through`` reads the embeddings as the network made them, not as the method's own maps
+    (standardising, whitening) left them. Called with plain tensors, one per view, a term packs them itself:
+
+    >>> from glf.align.distance import MSE
+    >>> round(float(MSE()(torch.zeros(4, 2), torch.ones(4, 2))), 3)
+    1.0
+    """
+
+    name: ClassVar[str]
+    role: ClassVar[Role]
+    formula: ClassVar[str]
+    needs: frozenset[str] = frozenset({"z"})
+    before_through: ClassVar[bool] = False
+
+    def forward(self, e: Embeddings) -> Scalar:
+        raise NotImplementedError(f"{type(self).__name__} is not a term of its own")
+
+    def __call__(self, *views: Embeddings | Tensor, **fields: Tensor | Sequence[Tensor]) -> Scalar:
+        if len(views) == 1 and isinstance(views[0], Embeddings):
+            value = super().__call__(views[0])
+        else:
+            value = super().__call__(pack(*views, **fields).in_full_precision())
+        assert isinstance(value, Tensor)
+        return value
+
+    @property
+    def parts(self) -> "tuple[tuple[float, Term], ...]":
+        """The (weight, term) pairs that this term is made of: itself, unless it is a Sum."""
+        return ((1.0, self),)
+
+    def diagnose(self, e: Embeddings) -> dict[str, Tensor]:
+        """Numbers worth logging that are no part of the loss. Called without gradients."""
+        return {}
+
+    def __add__(self, other: "Term") -> "Sum":
+        return Sum(*self.parts, *other.parts)
+
+    def __rmul__(self, weight: float) -> "Sum":
+        return Sum(*((float(weight) * w, term) for w, term in self.parts))
+
+    def extra_repr(self) -> str:
+        """The constructor's arguments, which are stored under their own names."""
+        names = [n for n in inspect.signature(type(self).__init__).parameters if n not in ("self", "parts")]
+        values = {n: getattr(self, n) for n in names}
+        return ", ".join(f"{n}={v!r}" for n, v in values.items() if not isinstance(v, nn.Module))
+
+
+class Sum(Term):
+    """A weighted sum of terms. ``25 * Variance() + 2 * Covariance()`` is one."""
+
+    name = "sum"
+    formula = "sum"
+
+    def __init__(self, *parts: tuple[float, Term]) -> None:
+        super().__init__()
+        self.weights = tuple(float(weight) for weight, _ in parts)
+        self.terms = nn.ModuleList(term for _, term in parts)
+
+    @property
+    def parts(self) -> tuple[tuple[float, Term], ...]:
+        terms = [term for term in self.terms if isinstance(term, Term)]
+        return tuple(zip(self.weights, terms, strict=True))
+
+    def forward(self, e: Embeddings) -> Scalar:
+        return torch.stack([weight * term(e) for weight, term in self.parts]).sum()
+
+    def diagnose(self, e: Embeddings) -> dict[str, Tensor]:
+        return {k: v for _, term in self.parts for k, v in term.diagnose(e).items()}
+
+
+class Through(nn.Module):
+    """A constraint that is a map: Embeddings in, Embeddings on the feasible set out."""
+
+    formula: ClassVar[str]
+
+    def forward(self, e: Embeddings) -> Embeddings:
+        raise NotImplementedError(f"{type(self).__name__} is not a map of its own")
+
+
+def pack(*views: Embeddings | Tensor, **fields: Tensor | Sequence[Tensor]) -> Embeddings:
+    """Plain tensors, one (batch, dim) per view, as Embeddings: what stand-alone use goes through."""
+    unknown = sorted(set(fields) - set(FIELDS))
+    if unknown:
+        raise ValueError(f"unknown field {unknown[0]!r}: a term reads {', '.join(FIELDS)}")
+    tensors = [view for view in views if isinstance(view, Tensor)]
+    if not tensors or len(tensors) != len(views):
+        raise ValueError("call a term with Embeddings, or with one (batch, dim) tensor per view")
+    shapes = {tuple(view.shape) for view in tensors}
+    if len(shapes) != 1 or tensors[0].ndim != 2:
+        raise ValueError(f"views must be (batch, dim) tensors of one shape, not {sorted(shapes)}")
+    stacked = {k: v if isinstance(v, Tensor) else torch.stack(list(v)) for k, v in fields.items()}
+    batch = tensors[0].shape[0]
+    prior = stacked.get("prior")
+    if prior is not None and (prior.ndim != 2 or prior.shape[0] != batch):
+        raise ValueError(f"prior must have one row per image ({batch}), not shape {tuple(prior.shape)}")
+    return Embeddings(z=torch.stack(tensors), **stacked)
+
+
+def mean(values: Iterable[Tensor]) -> Scalar:
+    """The mean of scalars: terms average over views, so that a third view adds no weight."""
+    return torch.stack(list(values)).mean()
