@@ -5,16 +5,15 @@ no summand of its loss. ``scale`` is the size of the method's loss relative to S
 it: an added constraint is multiplied by it, so that one default of nu and upsilon serves every row.
 """
 
-import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from glf.align.distance import MSE, Cosine, Diagonal
 from glf.align.predict import PredictTeacher, PredictView
-from glf.constrain.adc import ADC, DCM, LPM, CovarianceKind, Reading, Rows
+from glf.config import AdcOptions, nearest
+from glf.constrain.adc import ADC, DCM, LPM, Rows
 from glf.constrain.contrast import LogPartition
-from glf.constrain.kernels import TScale
 from glf.constrain.moments import Covariance, Redundancy, Standardise, Variance
 from glf.objective import Objective
 from glf.terms import Term
@@ -126,30 +125,6 @@ _ROWS = [
 METHODS: dict[str, Method] = {row.name: row for row in _ROWS}
 
 
-@dataclass(frozen=True, kw_only=True)
-class AdcOptions:
-    """What the added constraints can be set to. See docs/equations.md."""
-
-    nu: float = 0.3
-    """Weight of DCM."""
-    upsilon: float = 0.3
-    """Weight of LPM."""
-    rho: float = 5.0
-    """Degrees of freedom of the Student-t rows."""
-    effective_dim: float = 16.0
-    """Effective dimension of z's rows."""
-    prior_effective_dim: float = 16.0
-    """Effective dimension of the prior's rows."""
-    concentration: float = 1.0
-    """Concentration of LPM's Dirichlet; enters only as a product with upsilon."""
-    t_scale: TScale = "printed"
-    """Scale matrix of the t."""
-    reading: Reading = "calibrated"
-    """Our reading of the paper's equations, or what is printed."""
-    covariance: CovarianceKind | None = None
-    """Covariance of the kernels: sphere when calibrated, batch in the paper's reading."""
-
-
 def _adc(o: AdcOptions) -> Term:
     return ADC(**vars(o))
 
@@ -193,9 +168,3 @@ def parse(spec: str, adc: AdcOptions | None = None) -> Method:
         return result
 
     return replace(row, name="+".join([base, *added]), objective=objective)
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`` - did you mean 'x'?`` when something known is near, else nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f" - did you mean {close[0]!r}?" if close else ""

@@ -6,21 +6,17 @@ features). DCM asks dat to follow cal; LPM asks dat to follow pre. See docs/equa
 """
 
 import math
-from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from glf.config import CovarianceKind, Reading, TScale
 from glf.constrain import kernels
-from glf.constrain.kernels import TScale
 from glf.nn.memory import RunningCovariance, covariance_of
 from glf.terms import Sum, Term
 from glf.types import Embeddings, Scalar
-
-Reading = Literal["calibrated", "paper"]
-CovarianceKind = Literal["sphere", "batch", "running"]
 
 FLOOR = 1e-8  # on P_data, P_pre and H in the paper's reading, whose logarithms and quotients are unbounded
 

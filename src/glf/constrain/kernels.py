@@ -1,12 +1,10 @@
 """Squared distances, log kernels of them, and rows that are distributions over the other samples."""
 
-from typing import Literal
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-TScale = Literal["printed", "scale", "matched"]
+from glf.config import TScale
 
 
 def squared_distances(z: Float[Tensor, "*view sample dim"]) -> Float[Tensor, "*view sample sample"]:

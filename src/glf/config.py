@@ -1,0 +1,194 @@
+"""Settings as frozen keyword-only dataclasses. Unknown keys are errors; every run saves its own.
+
+No torch here: the command line reads this file to print its help.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+TScale = Literal["printed", "scale", "matched"]
+Reading = Literal["calibrated", "paper"]
+CovarianceKind = Literal["sphere", "batch", "running"]
+Optimizer = Literal["adamw", "sgd", "lars"]
+Precision = Literal["32-true", "64-true", "16-mixed", "bf16-mixed"]
+Stem = Literal["auto", "small", "standard"]
+Labels = Literal["auto", "none"]
+C = TypeVar("C")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdcOptions:
+    """The added constraints: +dcm, +lpm, +adc. See docs/equations.md."""
+
+    nu: float = 0.3
+    """Weight of DCM."""
+    upsilon: float = 0.3
+    """Weight of LPM."""
+    rho: float = 5.0
+    """Degrees of freedom of the Student-t rows, above 2."""
+    effective_dim: float = 16.0
+    """Effective dimension of z's rows."""
+    prior_effective_dim: float = 16.0
+    """Effective dimension of the prior's rows."""
+    concentration: float = 1.0
+    """Concentration of LPM's Dirichlet; it enters only as a product with upsilon."""
+    t_scale: TScale = "printed"
+    """Scale matrix of the t."""
+    reading: Reading = "calibrated"
+    """Our reading of the paper's equations, or what is printed."""
+    covariance: CovarianceKind | None = None
+    """Covariance of the kernels: sphere when calibrated, batch in the paper's reading."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainConfig:
+    """Train a backbone on images, without labels."""
+
+    data: str = "fashion-mini"
+    """A source's name, or the path of a folder, a .tar, an .npz or an .npy."""
+    method: str = "simclr+adc"
+    """A method, with or without a constraint: simclr, byol+adc, vicreg+lpm (see `glf methods`)."""
+    backbone: str = "small_resnet"
+    """small_resnet, or any timm or torchvision model by name (timm:resnet18, torchvision:resnet18)."""
+    out: Path | None = None
+    """The run's directory; runs/<method>-<data>-<seed> when not given."""
+    root: Path | None = None
+    """Where named data sets lie; GLF_DATA or the user's cache when not given."""
+    download: bool = False
+    """Let a named data set be downloaded."""
+    labels: Labels = "auto"
+    """Take class folders as labels for the probe, or ignore them."""
+    limit: int | None = None
+    """Use only so many training images, drawn by the seed, classes in proportion."""
+    image_size: int | None = None
+    """Side of the crops; the images' own size for small ones, 224 otherwise."""
+    views: str | None = None
+    """Augmentation recipe; the method's own when not given."""
+    stem: Stem = "auto"
+    """First layers for small images (stride 1), or the model's own; auto goes by the image size."""
+    weights: Path | None = None
+    """Start the backbone from this file (.safetensors, .pt, .pth, .ckpt)."""
+    projector: tuple[int, ...] | None = None
+    """Widths of the projector's layers; the method's own when not given."""
+    options: dict[str, float] = field(default_factory=dict)
+    """The method's own numbers, by name: temperature 0.2."""
+    adc: AdcOptions = AdcOptions()
+    """The added constraint."""
+    prior: str = "pixels"
+    """f_pre of LPM: pixels, timm:<model>, run:<directory>, file:<array>."""
+    prior_weights: Path | None = None
+    """A local file with the weights of a timm: prior."""
+    prior_width: int = 64
+    """Width that the prior's features are reduced to, once."""
+    prior_size: int | None = None
+    """Side of the images that a timm: prior sees; the model's own when not given."""
+    epochs: int = 20
+    """Passes over the training images."""
+    batch_size: int = 256
+    """Images in a global batch, over all devices."""
+    optimizer: Optimizer = "adamw"
+    """Optimiser."""
+    lr: float = 1e-3
+    """Learning rate for a global batch of 256; it scales with the batch."""
+    weight_decay: float = 1e-4
+    """Weight decay; biases and normalisation layers take none."""
+    warmup_epochs: float = 1.0
+    """Epochs of linear warm-up, before the cosine."""
+    val_images: int | None = None
+    """Training images held out for the online probe; a tenth, at most 5,000, when there are labels."""
+    probe_every: int = 1
+    """Epochs between online probes."""
+    log_every: int = 5
+    """Steps between lines of metrics.jsonl."""
+    save_every: int | None = None
+    """Keep an extra checkpoint every so many epochs."""
+    keep: int = 3
+    """How many of those extra checkpoints to keep."""
+    seed: int = 0
+    """Everything random in a run follows from this."""
+    device: str = "auto"
+    """auto, cpu, gpu, mps."""
+    devices: int = 1
+    """Devices of this node."""
+    precision: Precision = "32-true"
+    """Precision of the network; the objective is computed in float32 at least."""
+    workers: int = 0
+    """Processes that read images; 0 reads in the training process (right for images in memory)."""
+    resume: bool = False
+    """Go on from the last checkpoint of the run's directory."""
+    overwrite: bool = False
+    """Delete what the run's directory holds."""
+    dry_run: bool = False
+    """Set everything up, take two steps, write nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig:
+    """Judge a run's backbone on the test split, next to raw pixels and the untrained network."""
+
+    data: str | None = None
+    """Judge on other data than the run's: a source's name or a path."""
+    root: Path | None = None
+    """Where named data sets lie."""
+    download: bool = False
+    """Let a named data set be downloaded."""
+    knn_k: int = 20
+    """Neighbours of the weighted kNN."""
+    knn_temperature: float = 0.07
+    """Temperature of the weighted kNN."""
+    probe_epochs: int = 500
+    """Epochs of the linear probe (the paper's: 500)."""
+    references: bool = True
+    """Judge raw pixels and the untrained network too."""
+    batch_size: int = 512
+    """Images in a batch of the feature pass."""
+    device: str = "auto"
+    """auto, cpu, gpu, mps."""
+    seed: int = 0
+    """Seed of the linear probe's batches and of the untrained network."""
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """A configuration as plain JSON types."""
+    return {name: _plain(value) for name, value in asdict(config).items()}
+
+
+def from_dict(kind: type[C], values: Mapping[str, Any]) -> C:
+    """The configuration back; an unknown key is a ValueError that names the nearest known one.
+
+    >>> from_dict(PretrainConfig, {"epoch": 3})
+    Traceback (most recent call last):
+    ValueError: unknown configuration key 'epoch' - did you mean 'epochs'?
+    """
+    known = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]
+    converted: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in known:
+            raise ValueError(f"unknown configuration key {name!r}{nearest(name, known)}")
+        if name == "adc" and isinstance(value, Mapping):
+            value = from_dict(AdcOptions, value)
+        elif isinstance(value, str) and "Path" in str(known[name].type):
+            value = Path(value)
+        elif isinstance(value, list):
+            value = tuple(value)
+        converted[name] = value
+    return kind(**converted)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`` - did you mean 'x'?`` when something known is near, else nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f" - did you mean {close[0]!r}?" if close else ""
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, tuple | list):
+        return [_plain(v) for v in value]
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    return value

@@ -1,0 +1,1 @@
+"""Objective in, checkpoint out: the training loop, on Lightning."""
