@@ -129,6 +129,8 @@ class PretrainConfig:
 class EvaluateConfig:
     """Judge a run's backbone on the test split, next to raw pixels and the untrained network."""
 
+    run: Path
+    """The run's directory."""
     data: str | None = None
     """Judge on other data than the run's: a source's name or a path."""
     root: Path | None = None
@@ -148,7 +150,22 @@ class EvaluateConfig:
     device: str = "auto"
     """auto, cpu, gpu, mps."""
     seed: int = 0
-    """Seed of the linear probe's batches and of the untrained network."""
+    """Seed of the linear probe's batches."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportConfig:
+    """One HTML page about one run or several: the table and the curves."""
+
+    runs: Path
+    """The directory of a run, or one that holds several."""
+    out: Path = Path("report.html")
+    """The page to write."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodsConfig:
+    """The table of methods: aligning part, constraining part, paper."""
 
 
 def to_dict(config: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from glf.config import AdcOptions, nearest
 from glf.constrain.adc import ADC, DCM, LPM, Rows
 from glf.constrain.contrast import LogPartition
 from glf.constrain.moments import Covariance, Redundancy, Standardise, Variance
+from glf.nn.heads import Heads
 from glf.objective import Objective
 from glf.terms import Term
 
@@ -29,10 +30,7 @@ class Method:
     objective: Callable[..., Objective]
     options: dict[str, float] = field(default_factory=dict)
     views: str  # a recipe of data/views.py
-    projector: tuple[int, ...]  # widths after the backbone's; the last is the width of z
-    projector_norm: bool = True  # batch normalisation in the hidden layers
-    projector_last_norm: bool = False  # and, without scale and shift, after the last
-    predictor: tuple[int, ...] = ()  # hidden widths; the output is as wide as z
+    heads: Heads
     teacher: tuple[float, float] | None = None  # first and last momentum of the moving average
     architecture: str = ""  # what constrains it beside the loss
     scale: float = 1.0
@@ -42,9 +40,7 @@ class Method:
         for name in options:
             if name not in self.options:
                 known = ", ".join(self.options) or "none"
-                raise ValueError(
-                    f"{self.name} has no option {name!r}{nearest(name, self.options)} (it has: {known})"
-                )
+                raise ValueError(f"{self.name} has no option {name!r}{nearest(name, self.options)} (it has: {known})")
         return self.objective(**{**self.options, **options})
 
 
@@ -77,18 +73,16 @@ _ROWS = [
         paper="Chen et al. 2020, A Simple Framework for Contrastive Learning of Visual Representations",
         objective=simclr,
         options={"temperature": 0.5},
-        views="symmetric",
-        projector=(512, 128),
+        views="wmse",
+        heads=Heads(projector=(512, 128)),
     ),
     Method(
         name="simsiam",
         title="SimSiam",
         paper="Chen and He 2021, Exploring Simple Siamese Representation Learning",
         objective=simsiam,
-        views="weak",
-        projector=(512, 512),
-        projector_last_norm=True,
-        predictor=(128,),
+        views="wmse",
+        heads=Heads(projector=(512, 512), last_norm=True, predictor=(128,), fixed_predictor_lr=True),
         architecture="stop-gradient on the target, predictor, batch normalisation of z",
     ),
     Method(
@@ -96,9 +90,8 @@ _ROWS = [
         title="BYOL",
         paper="Grill et al. 2020, Bootstrap Your Own Latent",
         objective=byol,
-        views="asymmetric",
-        projector=(1024, 256),
-        predictor=(1024,),
+        views="wmse",
+        heads=Heads(projector=(1024, 256), predictor=(1024,)),
         teacher=(0.99, 1.0),
         architecture="teacher = moving average of the student, without gradient; predictor",
     ),
@@ -108,8 +101,8 @@ _ROWS = [
         paper="Zbontar et al. 2021, Barlow Twins: Self-Supervised Learning via Redundancy Reduction",
         objective=barlow_twins,
         options={"redundancy": 0.0051},
-        views="asymmetric",
-        projector=(512, 512),
+        views="wmse",
+        heads=Heads(projector=(512, 512)),
     ),
     Method(
         name="vicreg",
@@ -117,8 +110,8 @@ _ROWS = [
         paper="Bardes et al. 2022, VICReg: Variance-Invariance-Covariance Regularization",
         objective=vicreg,
         options={"invariance": 25.0, "variance": 25.0, "covariance": 1.0},
-        views="asymmetric",
-        projector=(512, 512),
+        views="wmse",
+        heads=Heads(projector=(512, 512)),
         scale=10.0,
     ),
 ]

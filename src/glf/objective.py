@@ -61,8 +61,9 @@ class Objective(nn.Module):
     @torch.no_grad()
     def diagnose(self, e: Embeddings) -> dict[str, Tensor]:
         """What the terms have to say beside their values: entropies of rows and the like."""
-        raw = e.in_full_precision()
-        return {k: v for _, term in self.parts for k, v in term.diagnose(raw).items()}
+        with torch.autocast(device_type=e.z.device.type, enabled=False):
+            raw = e.in_full_precision()
+            return {k: v for _, term in self.parts for k, v in term.diagnose(raw).items()}
 
 
 def gradient_shares(loss: Loss, z: Tensor) -> dict[str, Tensor]:

@@ -37,7 +37,9 @@ class Term(nn.Module):
         if len(views) == 1 and isinstance(views[0], Embeddings):
             value = super().__call__(views[0])
         else:
-            value = super().__call__(pack(*views, **fields).in_full_precision())
+            e = pack(*views, **fields).in_full_precision()
+            with torch.autocast(device_type=e.z.device.type, enabled=False):
+                value = super().__call__(e)
         assert isinstance(value, Tensor)
         return value
 
@@ -57,10 +59,7 @@ class Term(nn.Module):
         return Sum(*((float(weight) * w, term) for w, term in self.parts))
 
     def extra_repr(self) -> str:
-        """The constructor's arguments, which are stored under their own names."""
-        names = [n for n in inspect.signature(type(self).__init__).parameters if n not in ("self", "parts")]
-        values = {n: getattr(self, n) for n in names}
-        return ", ".join(f"{n}={v!r}" for n, v in values.items() if not isinstance(v, nn.Module))
+        return configuration(self)
 
 
 class Sum(Term):
@@ -73,6 +72,7 @@ class Sum(Term):
         super().__init__()
         self.weights = tuple(float(weight) for weight, _ in parts)
         self.terms = nn.ModuleList(term for _, term in parts)
+        self.needs = frozenset().union(*(term.needs for _, term in parts))
 
     @property
     def parts(self) -> tuple[tuple[float, Term], ...]:
@@ -85,6 +85,9 @@ class Sum(Term):
     def diagnose(self, e: Embeddings) -> dict[str, Tensor]:
         return {k: v for _, term in self.parts for k, v in term.diagnose(e).items()}
 
+    def extra_repr(self) -> str:
+        return configuration(self) or f"weights={self.weights}"
+
 
 class Through(nn.Module):
     """A constraint that is a map: Embeddings in, Embeddings on the feasible set out."""
@@ -93,6 +96,14 @@ class Through(nn.Module):
 
     def forward(self, e: Embeddings) -> Embeddings:
         raise NotImplementedError(f"{type(self).__name__} is not a map of its own")
+
+
+def configuration(module: nn.Module) -> str:
+    """The constructor's named arguments, which are stored under their own names: what repr shows."""
+    parameters = list(inspect.signature(type(module).__init__).parameters.values())[1:]
+    names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    values = {name: getattr(module, name) for name in names}
+    return ", ".join(f"{n}={v!r}" for n, v in values.items() if not isinstance(v, nn.Module))
 
 
 def pack(*views: Embeddings | Tensor, **fields: Tensor | Sequence[Tensor]) -> Embeddings:

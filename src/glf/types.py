@@ -43,7 +43,11 @@ class Embeddings:
     _shared: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def once(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """A quantity that several terms use, computed by the first that asks."""
+        """A quantity that several terms use, computed by the first that asks.
+
+        What was computed without gradients, for a diagnosis, is not handed to a loss.
+        """
+        key = (key, torch.is_grad_enabled())
         if key not in self._shared:
             self._shared[key] = compute()
         value: T = self._shared[key]

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from glf.config import CovarianceKind, Reading, TScale
 from glf.constrain import kernels
 from glf.nn.memory import RunningCovariance, covariance_of
-from glf.terms import Sum, Term
+from glf.terms import Sum, Term, configuration
 from glf.types import Embeddings, Scalar
 
 FLOOR = 1e-8  # on P_data, P_pre and H in the paper's reading, whose logarithms and quotients are unbounded
@@ -128,6 +128,9 @@ class Rows(torch.nn.Module):
             raise ValueError("the paper's reading estimates its covariance: 'batch' or 'running', not 'sphere'")
         self.running = RunningCovariance() if self.covariance == "running" else None
 
+    def extra_repr(self) -> str:
+        return configuration(self)
+
     def cal(self, e: Embeddings) -> Float[Tensor, "view anchor other"]:
         """Log Gaussian rows of z, without gradient: Eq. 11, left."""
         return e.once((self, "cal"), lambda: self._log_rows(kernels.log_gaussian(self._distances(e))).detach())
@@ -181,12 +184,16 @@ class Rows(torch.nn.Module):
 
 
 def _whiten(z: Float[Tensor, "sample dim"], covariance: Float[Tensor, "dim dim"]) -> Float[Tensor, "sample dim"]:
-    """Coordinates in which the Mahalanobis distance is Euclidean; a singular covariance gets a small ridge."""
-    dim = z.shape[-1]
+    """Coordinates in which the Mahalanobis distance is Euclidean; a singular covariance gets a small ridge.
+
+    In float64: the ridge is 1e-4/dim of the largest eigenvalue at worst, which float32 cannot resolve for wide z.
+    """
+    dim, wide = z.shape[-1], torch.float32 if z.device.type == "mps" else torch.float64
+    centred, covariance = (z - z.mean(0).detach()).to(wide), covariance.to(wide)
     ridge = 1e-4 * (covariance.diagonal().sum() / dim).clamp_min(1e-6)
-    factor = torch.linalg.cholesky(covariance + ridge * torch.eye(dim, dtype=z.dtype, device=z.device))
-    whitened: Tensor = torch.linalg.solve_triangular(factor, (z - z.mean(0).detach()).T, upper=False)
-    return whitened.T
+    factor = torch.linalg.cholesky(covariance + ridge * torch.eye(dim, dtype=wide, device=z.device))
+    whitened: Tensor = torch.linalg.solve_triangular(factor, centred.T, upper=False)
+    return whitened.T.to(z.dtype)
 
 
 class DCM(Term):
@@ -201,9 +208,9 @@ class DCM(Term):
         self.needs = frozenset({"z", "prior"}) if weighted else frozenset({"z"})
 
     def forward(self, e: Embeddings) -> Scalar:
-        reading = self.rows.reading
+        reading, cal, dat = self.rows.reading, self.rows.cal(e), self.rows.dat(e)
         weight = outlier_weight(self.rows.pre(e), reading=reading) if self.weighted else None
-        return dcm(self.rows.cal(e), self.rows.dat(e), weight, reading=reading)
+        return dcm(cal, dat, weight, reading=reading)
 
     def diagnose(self, e: Embeddings) -> dict[str, Tensor]:
         """Entropies of the rows, and the share of anchors that DCM sharpens (their t row is the flatter)."""
@@ -272,9 +279,7 @@ class ADC(Sum):
             reading=reading,
             covariance=covariance,
         )
-        super().__init__(
-            (nu, DCM(weighted=True, rows=rows)), (upsilon, LPM(concentration=concentration, rows=rows))
-        )
+        super().__init__((nu, DCM(weighted=True, rows=rows)), (upsilon, LPM(concentration=concentration, rows=rows)))
         self.nu, self.upsilon, self.concentration = nu, upsilon, concentration
         self.rho, self.effective_dim, self.prior_effective_dim = rho, effective_dim, prior_effective_dim
         self.t_scale, self.reading, self.covariance = t_scale, reading, covariance

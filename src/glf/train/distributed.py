@@ -36,7 +36,9 @@ def gather(e: Embeddings) -> Embeddings:
 
 
 def _gather(value: Tensor, dim: int) -> Tensor:
-    shards = all_gather(value.contiguous()) if value.requires_grad else _gather_constant(value)
+    if not value.requires_grad:
+        return torch.cat(_gather_constant(value), dim=dim)
+    shards = all_gather(value.contiguous())  # type: ignore[no-untyped-call]
     return torch.cat(list(shards), dim=dim)
 
 

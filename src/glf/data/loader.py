@@ -1,0 +1,93 @@
+"""From stored images to batches: which rows, in which order, read how."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from glf.data.store import Images
+from glf.types import Batch
+
+
+class BatchReader(Dataset[Batch]):
+    """A whole batch per look-up: indexing an array once beats collating its rows one by one."""
+
+    def __init__(self, images: Images, prior: np.ndarray | None = None) -> None:
+        if prior is not None and len(prior) != len(images):
+            raise ValueError(f"the prior has {len(prior)} rows, the data {len(images)} images")
+        self.images, self.prior = images, prior
+
+    def __getitem__(self, rows: np.ndarray) -> Batch:
+        return Batch(
+            images=to_tensor(self.images.pixels[rows]),
+            target=torch.from_numpy(self.images.targets[rows]),
+            row=torch.from_numpy(rows),
+            prior=None if self.prior is None else torch.from_numpy(np.ascontiguousarray(self.prior[rows])),
+        )
+
+
+class EpochBatches(Sampler[np.ndarray]):
+    """Batches of one epoch: a permutation that depends on the seed and the epoch alone, so a run can be resumed.
+
+    The global batch is the same however many processes share it; each takes every world-th row of it. The last,
+    incomplete batch of an epoch is left out: statistics of a batch should not depend on a remainder.
+    """
+
+    def __init__(self, rows: np.ndarray, batch_size: int, seed: int, rank: int = 0, world: int = 1) -> None:
+        if batch_size > len(rows):
+            raise ValueError(f"a batch of {batch_size} is larger than the data ({len(rows)} training images)")
+        if batch_size % world:
+            raise ValueError(f"a global batch of {batch_size} cannot be shared by {world} processes")
+        self.rows, self.batch_size, self.seed, self.rank, self.world = rows, batch_size, seed, rank, world
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by Lightning at the start of every epoch."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.rows) // self.batch_size
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        order = np.random.default_rng([self.seed, self.epoch]).permutation(self.rows)
+        for start in range(0, len(self) * self.batch_size, self.batch_size):
+            yield order[start + self.rank : start + self.batch_size : self.world]
+
+
+def loader(
+    images: Images, batches: EpochBatches, *, prior: np.ndarray | None, workers: int = 0, pin: bool = False
+) -> DataLoader[Batch]:
+    """Batches of raw pixels, with each image's row of the prior where there is one."""
+    reader = BatchReader(images, prior)
+    return DataLoader(
+        reader,
+        sampler=batches,
+        batch_size=None,
+        num_workers=workers,
+        pin_memory=pin,
+        persistent_workers=workers > 0,
+    )
+
+
+def draw(targets: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """So many rows, sorted, drawn by the seed: each class in proportion, its share at least rounded down.
+
+    >>> draw(np.array([0, 0, 0, 0, 1, 1]), 3, seed=0).size
+    3
+    """
+    if not 0 <= count <= len(targets):
+        raise ValueError(f"cannot draw {count} of {len(targets)} images")
+    order = np.random.default_rng([seed, 7]).permutation(len(targets))
+    # Sorted by each image's place within its class, as a fraction: a prefix holds every class in proportion.
+    _, inverse, sizes = np.unique(targets[order], return_inverse=True, return_counts=True)
+    place = np.empty(len(order))
+    for label, size in enumerate(sizes):
+        place[inverse == label] = (np.arange(size) + 0.5) / size
+    return np.sort(order[np.argsort(place, kind="stable")[:count]])
+
+
+def to_tensor(pixels: np.ndarray) -> Tensor:
+    """uint8 (batch, height, width, channel) as (batch, channel, height, width)."""
+    return torch.from_numpy(np.ascontiguousarray(pixels)).permute(0, 3, 1, 2).contiguous()

@@ -1,0 +1,44 @@
+"""Augmentation recipes as one table of numbers: one View per view of an image."""
+
+from dataclasses import dataclass, replace
+
+from glf.config import nearest
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """How one view is drawn. Probabilities for what happens or not, ranges for what varies."""
+
+    crop: tuple[float, float] = (0.2, 1.0)  # area of the crop, as a fraction of the image's
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)  # width over height of the crop
+    flip: float = 0.5
+    jitter: float = 0.8
+    brightness: float = 0.4
+    contrast: float = 0.4
+    saturation: float = 0.4
+    hue: float = 0.1
+    grey: float = 0.2
+    blur: float = 0.0
+    solarise: float = 0.0
+
+
+_WMSE = View(grey=0.1)
+_STRONG = View(crop=(0.08, 1.0), brightness=0.8, contrast=0.8, saturation=0.8, hue=0.2, blur=0.5)
+_BYOL = View(crop=(0.08, 1.0), saturation=0.2)
+
+# wmse: the protocol that the paper's Table 1 descends from (Ermolov et al. 2021), one for all methods.
+# The others are solo-learn's recipes for CIFAR, by the names they have there.
+RECIPES: dict[str, tuple[View, ...]] = {
+    "wmse": (_WMSE, _WMSE),
+    "symmetric": (_STRONG, _STRONG),
+    "weak": (View(crop=(0.2, 1.0), blur=0.5), View(crop=(0.2, 1.0), blur=0.5)),
+    "asymmetric": (_BYOL, replace(_BYOL, solarise=0.2)),
+}
+
+
+def recipe(name: str) -> tuple[View, ...]:
+    """The recipe of that name, or a ValueError with the nearest one."""
+    if name not in RECIPES:
+        known = ", ".join(RECIPES)
+        raise ValueError(f"unknown recipe of views {name!r}{nearest(name, RECIPES)} (recipes: {known})")
+    return RECIPES[name]

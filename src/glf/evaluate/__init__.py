@@ -1,0 +1,1 @@
+"""Checkpoint in, result out: what a backbone is worth."""

@@ -1,0 +1,178 @@
+"""A run's backbone on the test split: one feature pass, the table of evaluators, the references beside it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+from glf import result
+from glf.config import EvaluateConfig, PretrainConfig, to_dict
+from glf.data import sources
+from glf.data.store import Images, MissingSplit
+from glf.evaluate.linear import linear_probe
+from glf.measure.geometry import effective_rank, spread
+from glf.measure.neighbours import nearest_neighbours, weighted_neighbours
+from glf.nn.backbone import Backbone
+from glf.nn.features import extract
+from glf.nn.weights import load_backbone
+from glf.train.directory import saved_config
+from glf.train.run import accelerator, build_backbone, split
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """What every evaluator looks at."""
+
+    train: Tensor
+    train_labels: Tensor
+    test: Tensor
+    test_labels: Tensor
+    classes: int
+
+    def accuracy(self, predicted: Tensor) -> float:
+        return round(float((predicted == self.test_labels).double().mean()), 4)
+
+
+# Each row: the key in result.json, the protocol in words, the function.
+EVALUATORS: dict[str, tuple[Callable[[EvaluateConfig], str], Callable[[Features, EvaluateConfig], float]]] = {
+    "knn5": (
+        lambda c: "5-nn (Euclidean, majority)",
+        lambda f, c: f.accuracy(nearest_neighbours(f.train, f.train_labels, f.test, 5)),
+    ),
+    "knn": (
+        lambda c: f"kNN (cosine, k {c.knn_k}, temperature {c.knn_temperature:g})",
+        lambda f, c: f.accuracy(
+            weighted_neighbours(f.train, f.train_labels, f.test, c.knn_k, c.knn_temperature),
+        ),
+    ),
+    "linear": (
+        lambda c: f"linear probe (SGD, {c.probe_epochs} epochs)",
+        lambda f, c: f.accuracy(
+            linear_probe(f.train, f.train_labels, f.test, classes=f.classes, epochs=c.probe_epochs, seed=c.seed).argmax(
+                1
+            )
+        ),
+    ),
+}
+GEOMETRY: dict[str, tuple[str, Callable[[Tensor], float]]] = {
+    "rank": ("effective rank of the features", effective_rank),
+    "spread": ("spread of unit features (1 uniform, 0 collapsed)", spread),
+}
+GEOMETRY_IMAGES = 5_000
+
+
+def evaluate(config: EvaluateConfig, console: Console | None = None) -> dict[str, Any]:
+    """Judge the backbone of a run; writes the evaluation into its result.json and returns it."""
+    console = console or Console()
+    backbone = load_backbone(config.run)
+    trained = saved_config(config.run)
+    train, test, split_name = _splits(config, trained)
+    if train.channels != backbone.channels:
+        raise ValueError(f"{train.name} has {train.channels} channels, the backbone takes {backbone.channels}")
+    labelled = train.labelled and test.labelled
+    if not labelled:
+        console.print("no labels: only what can be said without them", highlight=False)
+    device = accelerator(config.device)
+    rows: dict[str, dict[str, float]] = {}
+    for name, encoder in _encoders(backbone, train, trained, config.references).items():
+        rows[name] = _judge(encoder, train, test, backbone.image_size, labelled, device, config)
+    protocols = {k: words(config) for k, (words, _) in EVALUATORS.items()} if labelled else {}
+    protocols |= {key: words for key, (words, _) in GEOMETRY.items()}
+    found = {
+        "data": train.name,
+        "split": split_name,
+        "train": len(train),
+        "test": len(test),
+        "protocols": protocols,
+        "rows": rows,
+        "config": to_dict(config),
+        **result.provenance(),
+    }
+    result.update(config.run, evaluation=found)
+    _print(console, found)
+    return found
+
+
+def _splits(config: EvaluateConfig, trained: PretrainConfig) -> tuple[Images, Images, str]:
+    """Training and test images. Where there is no test split, the run's held-out part stands in, and is named."""
+    data = config.data or trained.data
+    options: dict[str, Any] = {
+        "size": trained.image_size,
+        "root": config.root or trained.root,
+        "download": config.download,
+        "labels": trained.labels,
+    }
+    train = sources.load(data, "train", **options)
+    try:
+        return train, sources.load(data, "test", **options), "test"
+    except MissingSplit:
+        rows, held_out = split(train, trained)
+        if len(held_out) == 0:  # unlabelled, nothing held out: the features' shape can still be judged
+            return train, train, "train"
+        return train.select(rows), train.select(held_out), "held-out part of train"
+
+
+def _encoders(backbone: Backbone, train: Images, trained: PretrainConfig, references: bool) -> dict[str, nn.Module]:
+    if not references:
+        return {"trained": backbone}
+    untrained = build_backbone(train, backbone.image_size, _without_weights(trained))
+    return {"pixels": nn.Flatten(), "untrained": untrained, "trained": backbone}
+
+
+def _without_weights(config: PretrainConfig) -> PretrainConfig:
+    from dataclasses import replace
+
+    return replace(config, weights=None)
+
+
+def _judge(
+    encoder: nn.Module,
+    train: Images,
+    test: Images,
+    size: int,
+    labelled: bool,
+    device: str,
+    config: EvaluateConfig,
+) -> dict[str, float]:
+    place = "cuda" if device == "gpu" else device
+    cache = config.run / "features"
+    pair = [
+        torch.from_numpy(
+            np.array(extract(encoder, images, cache=cache, size=size, device=place, batch_size=config.batch_size))
+        )
+        for images in (train, test)
+    ]
+    shape = {key: measure(pair[1][:GEOMETRY_IMAGES]) for key, (_, measure) in GEOMETRY.items()}
+    if not labelled:
+        return shape
+    features = Features(
+        train=pair[0].to(place),
+        train_labels=torch.from_numpy(train.targets).to(place),
+        test=pair[1].to(place),
+        test_labels=torch.from_numpy(test.targets).to(place),
+        classes=len(train.classes),
+    )
+    return {**{key: function(features, config) for key, (_, function) in EVALUATORS.items()}, **shape}
+
+
+def _print(console: Console, found: dict[str, Any]) -> None:
+    title = f"{found['data']}: {found['test']:,} images of the {found['split']} split, {found['train']:,} to learn from"
+    table = Table(title=title, title_justify="left")
+    table.add_column("protocol")
+    for name in found["rows"]:
+        table.add_column(name, justify="right")
+    for key, words in found["protocols"].items():
+        values = [row.get(key) for row in found["rows"].values()]
+        table.add_row(words, *(_shown(key, value) for value in values))
+    console.print(table)
+
+
+def _shown(key: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{100 * value:.1f} %" if key in EVALUATORS else f"{value:.2f}"

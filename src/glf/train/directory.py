@@ -1,0 +1,83 @@
+"""The run's directory: made once, refused when taken, cleared or resumed only on request."""
+
+import json
+import os
+import shutil
+from dataclasses import fields, replace
+from pathlib import Path
+
+from glf import checkpoint
+from glf.config import PretrainConfig, from_dict, to_dict
+
+CONFIG = "config.json"
+LAST = Path("checkpoints") / "last.ckpt"
+# What a resumed run may set anew: none of it changes what is learnt.
+_FREE = {"out", "resume", "overwrite", "dry_run", "device", "workers", "root", "download", "keep", "save_every"}
+
+
+def default_out(config: PretrainConfig) -> Path:
+    """runs/<method>-<data>-<seed>"""
+    data = Path(config.data).stem or "data"
+    return Path("runs") / f"{config.method.replace('+', '-')}-{data}-{config.seed}"
+
+
+def settle(config: PretrainConfig) -> PretrainConfig:
+    """Which directory, and which configuration: the given one, or on resume the one that the run began with."""
+    out = config.out or default_out(config)
+    config = replace(config, out=out)
+    if config.resume and config.overwrite:
+        raise ValueError("--resume goes on with a run and --overwrite deletes it: choose one")
+    if config.dry_run:
+        return config
+    if config.resume:
+        return _resumed(config, out)
+    if _taken(out) and not config.overwrite:
+        raise ValueError(f"{out} exists already: go on with --resume, replace it with --overwrite, or choose --out")
+    if _taken(out) and not (out / CONFIG).is_file():
+        raise ValueError(f"{out} is not the directory of a run (no {CONFIG}): it is not overwritten")
+    return config
+
+
+def make(config: PretrainConfig) -> Path:
+    """The directory on the disk, called when nothing else can be wrong any more; --overwrite deletes here."""
+    out = config.out
+    assert out is not None, "settle() chooses one"
+    if not config.resume:
+        if _taken(out):
+            shutil.rmtree(out)
+        out.mkdir(parents=True, exist_ok=True)
+        write(out / CONFIG, config)
+    return out
+
+
+def _taken(out: Path) -> bool:
+    return out.exists() and (not out.is_dir() or any(out.iterdir()))
+
+
+def saved_config(out: Path) -> PretrainConfig:
+    """The configuration that a run was started with."""
+    path = out / CONFIG
+    if not path.is_file():
+        raise FileNotFoundError(f"no {CONFIG} in {out}: it is not the directory of a run")
+    try:
+        return from_dict(PretrainConfig, json.loads(path.read_text()))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def write(path: Path, config: PretrainConfig) -> None:
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(json.dumps(to_dict(config), indent=1) + "\n")
+    os.replace(partial, path)
+
+
+def _resumed(config: PretrainConfig, out: Path) -> PretrainConfig:
+    """The saved configuration; a setting given anew must be the saved one, or one that changes nothing learnt."""
+    saved = saved_config(out)
+    default = PretrainConfig()
+    for field in fields(PretrainConfig):
+        given, kept = getattr(config, field.name), getattr(saved, field.name)
+        if field.name not in _FREE and given not in (kept, getattr(default, field.name)):
+            raise ValueError(f"{field.name} was {kept!r} when {out} was started; it cannot become {given!r} on resume")
+    checkpoint.load(out / LAST)  # another version's or a broken file is refused before anything else happens
+    return replace(saved, **{name: getattr(config, name) for name in _FREE})

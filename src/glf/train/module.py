@@ -1,0 +1,83 @@
+"""One training step: augment, encode, gather, judge. Everything random in it follows from seed, step and rank."""
+
+from collections.abc import Callable
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Generator, Tensor
+from torch.utils.data import DataLoader
+
+from glf.config import PretrainConfig
+from glf.data.augment import augment
+from glf.data.views import View
+from glf.methods import Method
+from glf.nn.network import Network
+from glf.nn.teacher import momentum_at
+from glf.objective import Objective, gradient_shares
+from glf.train import optim
+from glf.train.distributed import gather, rank, world_size
+from glf.types import Batch
+
+
+class Pretraining(L.LightningModule):
+    """A network under an objective."""
+
+    def __init__(
+        self,
+        *,
+        network: Network,
+        objective: Objective,
+        method: Method,
+        recipe: tuple[View, ...],
+        image_size: int,
+        config: PretrainConfig,
+        steps_per_epoch: int,
+        make_loader: Callable[[int, int], DataLoader[Batch]],
+    ) -> None:
+        super().__init__()
+        self.network, self.objective, self.method, self.recipe = network, objective, method, recipe
+        self.image_size, self.config, self.steps_per_epoch = image_size, config, steps_per_epoch
+        self.make_loader = make_loader
+        self.metrics: dict[str, Tensor] = {}  # of the last step, when it was one to log
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        return self.make_loader(rank(), world_size())
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        # Dropout and the like draw from the global generator: a resumed run meets it in the same state.
+        torch.manual_seed(self._seed_of_step())
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        generator = Generator().manual_seed(self._seed_of_step())
+        views = augment(batch, self.recipe, self.image_size, generator)
+        prior = None if views.prior is None else views.prior.to(self.dtype)
+        views = views._replace(x=tuple(x.to(self.dtype) for x in views.x), prior=prior)
+        embeddings = self.network(views)
+        everyone = gather(embeddings)
+        loss = self.objective(everyone)
+        self.metrics = {}
+        if self.global_step % self.config.log_every == 0:
+            shares = gradient_shares(loss, embeddings.z)
+            self.metrics = {**loss.log(), **shares, **self.objective.diagnose(everyone)}
+        total: Tensor = loss.total
+        self.log("loss", total.detach(), on_step=False, on_epoch=True, batch_size=len(batch.row))
+        return total
+
+    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
+        if self.network.teacher is not None and self.method.teacher is not None:
+            progress = self.global_step / (self.config.epochs * self.steps_per_epoch)
+            momentum = momentum_at(progress, *self.method.teacher)
+            self.network.teacher.follow(self.network.student, momentum)
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        fixed = self.network.predictor if self.method.heads.fixed_predictor_lr else None
+        optimizer, scheduler = optim.build(
+            self.network, self.config, steps_per_epoch=self.steps_per_epoch, constant=fixed
+        )
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def _seed_of_step(self) -> int:
+        return int(np.random.SeedSequence([self.config.seed, self.global_step, rank()]).generate_state(1)[0])

@@ -1,0 +1,63 @@
+"""Optimisers and the learning rate's course."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from glf.config import PretrainConfig
+
+
+def scaled_lr(config: PretrainConfig) -> float:
+    """The learning rate for this global batch: proportional to it, as stated for 256."""
+    return config.lr * config.batch_size / 256
+
+
+def schedule(warmup: int, total: int) -> Callable[[int], float]:
+    """A factor by step: linear warm-up, then a half cosine to zero.
+
+    >>> [round(schedule(2, 6)(step), 3) for step in (0, 1, 2, 4, 6)]
+    [0.5, 1.0, 1.0, 0.5, 0.0]
+    """
+
+    def factor(step: int) -> float:
+        if step < warmup:
+            return (step + 1) / warmup
+        return (1 + math.cos(math.pi * (step - warmup) / max(1, total - warmup))) / 2
+
+    return factor
+
+
+def build(
+    network: nn.Module, config: PretrainConfig, *, steps_per_epoch: int, constant: nn.Module | None = None
+) -> tuple[torch.optim.Optimizer, LambdaLR]:
+    """The optimiser over the network, and its schedule. ``constant`` is a part whose rate does not decay."""
+    fixed = {id(p) for p in constant.parameters()} if constant is not None else set()
+    trained = [p for p in network.parameters() if p.requires_grad]
+    course = schedule(round(config.warmup_epochs * steps_per_epoch), config.epochs * steps_per_epoch)
+    groups: list[dict[str, Any]] = []
+    factors: list[Callable[[int], float]] = []
+    for is_fixed in (False, True):
+        for decayed in (True, False):  # vectors are biases and normalisations: they take no decay
+            chosen = [p for p in trained if (id(p) in fixed) == is_fixed and (p.ndim > 1) == decayed]
+            if chosen:
+                groups.append({"params": chosen, "weight_decay": config.weight_decay if decayed else 0.0})
+                factors.append((lambda step: 1.0) if is_fixed else course)
+    optimizer = _optimizer(config, groups)
+    return optimizer, LambdaLR(optimizer, factors)
+
+
+def _optimizer(config: PretrainConfig, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    lr = scaled_lr(config)
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW(groups, lr=lr)
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=lr, momentum=0.9)
+    from timm.optim import Lars
+
+    # Groups without decay are not adapted either; the trust ratio is clipped, as solo-learn's recipes have it.
+    lars: torch.optim.Optimizer = Lars(groups, lr=lr, momentum=0.9, trust_coeff=0.02, trust_clip=True)
+    return lars

@@ -1,0 +1,253 @@
+"""From a configuration to a trained backbone in a run's directory."""
+
+import logging
+import os
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+from lightning.fabric.plugins.io import TorchCheckpointIO
+from rich.console import Console
+from torch.utils.data import DataLoader
+
+from glf import checkpoint, methods, result
+from glf.config import PretrainConfig, to_dict
+from glf.data import sources, views
+from glf.data.loader import EpochBatches, draw, loader
+from glf.data.store import Images
+from glf.nn.backbone import Backbone
+from glf.nn.network import Network
+from glf.nn.prior import prior_rows
+from glf.nn.weights import FILE, load_weights, save_backbone
+from glf.train import directory
+from glf.train.callbacks import Bar, Checkpoints, Clock, Metrics, Probe
+from glf.train.module import Pretraining
+from glf.train.optim import scaled_lr
+from glf.types import Batch
+
+PROBE_BANK = 5_000  # the online probe's neighbours; evaluation proper uses the whole training set
+COLLAPSED = 0.05  # spread of unit features, relative to a uniform cloud, below which they are one point
+
+
+def pretrain(config: PretrainConfig, console: Console | None = None) -> dict[str, Any]:
+    """Train; returns what result.json holds. See PretrainConfig for every setting."""
+    console = console or Console()
+    config = directory.settle(config)
+    method = methods.parse(config.method, config.adc)
+    objective = method.build(**config.options)  # before any data is read: a wrong name fails at once
+    recipe = views.recipe(config.views or method.views)
+    images = sources.load(
+        config.data,
+        "train",
+        size=config.image_size,
+        root=config.root,
+        labels=config.labels,
+        download=config.download,
+    )
+    train, val = split(images, config)
+    image_size = config.image_size or crop_size(images)
+    backbone = build_backbone(images, image_size, config)
+    needs = objective.needs
+    EpochBatches(train, config.batch_size, config.seed)  # refuses a batch that the data cannot fill
+    device = accelerator(config.device)
+    prior = None
+    if "prior" in needs:
+        console.print(f"prior {config.prior}: features of {len(images):,} images", highlight=False)
+        prior = prior_rows(
+            config.prior,
+            images,
+            cache=cache_directory() / "prior",
+            width=config.prior_width,
+            weights=config.prior_weights,
+            size=config.prior_size,
+            device="cuda" if device == "gpu" else device,
+        )
+
+    def make_loader(rank: int, world: int) -> DataLoader[Batch]:
+        batches = EpochBatches(train, config.batch_size, config.seed, rank, world)
+        return loader(images, batches, prior=prior, workers=config.workers, pin=device == "gpu")
+
+    heads = replace(method.heads, projector=config.projector) if config.projector else method.heads
+    L.seed_everything(config.seed, verbose=False)
+    module = Pretraining(
+        network=Network(backbone, heads, needs),
+        objective=objective,
+        method=method,
+        recipe=recipe,
+        image_size=image_size,
+        config=config,
+        steps_per_epoch=len(train) // config.batch_size,
+        make_loader=make_loader,
+    )
+    _announce(console, config, method, images, train, val, module)
+    return _fit(config, module, images, train, val, console)
+
+
+def split(images: Images, config: PretrainConfig) -> tuple[np.ndarray, np.ndarray]:
+    """Training rows, and rows held out of them for the probe: fixed by the seed, classes in proportion."""
+    rows = np.arange(len(images))
+    if config.limit is not None:
+        rows = draw(images.targets, config.limit, config.seed)
+    count = config.val_images
+    if count is None:
+        count = min(len(rows) // 10, 5_000) if images.labelled else 0
+    val = rows[draw(images.targets[rows], count, config.seed + 1)]
+    return np.setdiff1d(rows, val), val
+
+
+def build_backbone(images: Images, image_size: int, config: PretrainConfig) -> Backbone:
+    """The backbone as it is before training: initialised by the seed, or from given weights."""
+    sample = images.pixels[draw(images.targets, min(len(images), 5_000), 0)] / np.float32(255)
+    L.seed_everything(config.seed, verbose=False)
+    backbone = Backbone(
+        config.backbone,
+        channels=images.channels,
+        image_size=image_size,
+        stem=config.stem,
+        mean=tuple(round(float(v), 4) for v in sample.mean((0, 1, 2))),
+        std=tuple(round(max(float(v), 1e-3), 4) for v in sample.std((0, 1, 2))),
+    )
+    if config.weights is not None:
+        load_weights(backbone.body, config.weights)
+    return backbone
+
+
+def crop_size(images: Images) -> int:
+    """The crops' side when none is asked for: small images keep theirs, larger ones were stored for 224."""
+    side = min(images.size)
+    return side if side <= 112 else round(side * 7 / 8)
+
+
+def accelerator(device: str) -> str:
+    """auto, cpu, gpu or mps, as Lightning names them."""
+    if device not in ("auto", "cpu", "gpu", "mps"):
+        raise ValueError(f"unknown device {device!r}: auto, cpu, gpu or mps")
+    if device != "auto":
+        return device
+    return "gpu" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def cache_directory() -> Path:
+    """Where packed images and priors are kept between runs: GLF_CACHE, or the user's cache."""
+    return Path(os.environ.get("GLF_CACHE") or Path.home() / ".cache" / "glf")
+
+
+class _AtomicIO(TorchCheckpointIO):
+    """Lightning's checkpoints through our own save and load."""
+
+    def save_checkpoint(self, checkpoint_: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
+        checkpoint.save(checkpoint_, Path(path))
+
+    def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        return checkpoint.load(Path(path))
+
+
+def _fit(
+    config: PretrainConfig,
+    module: Pretraining,
+    images: Images,
+    train: np.ndarray,
+    val: np.ndarray,
+    console: Console,
+) -> dict[str, Any]:
+    out = None if config.dry_run else directory.make(config)
+    clock = Clock()
+    metrics = Metrics(out / "metrics.jsonl", clock) if out else None
+    bank = train[draw(images.targets[train], min(len(train), PROBE_BANK), config.seed)]
+    probe = Probe(images, bank, val if len(val) else bank[:2_000], config.probe_every, metrics)
+    callbacks: list[L.Callback] = [clock, Bar(console, clock, probe)]
+    if out is not None and metrics is not None:
+        checkpoints = Checkpoints(out / "checkpoints", probe, config.save_every, config.keep)
+        callbacks = [clock, metrics, probe, checkpoints, Bar(console, clock, probe)]
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", ".*does not have many workers.*")
+    trainer = L.Trainer(
+        accelerator=accelerator(config.device),
+        devices=config.devices,
+        precision=config.precision,
+        max_epochs=config.epochs,
+        max_steps=2 if config.dry_run else -1,
+        callbacks=callbacks,
+        plugins=[_AtomicIO()],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        num_sanity_val_steps=0,
+    )
+    resume = str(out / directory.LAST) if out and config.resume else None
+    trainer.fit(module, ckpt_path=resume)
+    if out is None:
+        console.print("dry run: two steps taken, nothing written")
+        return {}
+    if trainer.interrupted:
+        raise KeyboardInterrupt
+    if not trainer.is_global_zero:
+        return {}
+    save_backbone(module.network.backbone, out / FILE)
+    final = probe.latest or probe.measure(module)
+    (out / "skipped.txt").write_text("".join(f"{s.name}\t{s.why}\n" for s in images.skipped))
+    content = result.update(
+        out,
+        kind="pretrain",
+        config=to_dict(config),
+        method=config.method,
+        data={
+            "name": images.name,
+            "key": images.key,
+            "images": len(images),
+            "train": len(train),
+            "val": len(val),
+            "skipped": len(images.skipped),
+            "classes": list(images.classes),
+        },
+        backbone=module.network.backbone.describe(),
+        training={**final, **clock.speed, "lr": scaled_lr(config)},
+        **result.provenance(),
+    )
+    _verdict(console, final, out)
+    return content
+
+
+def _announce(
+    console: Console,
+    config: PretrainConfig,
+    method: methods.Method,
+    images: Images,
+    train: np.ndarray,
+    val: np.ndarray,
+    module: Pretraining,
+) -> None:
+    height, width = images.size
+    backbone = module.network.backbone
+    parameters = sum(p.numel() for p in backbone.parameters())
+    terms = [f"{weight:g} {term.name}" for weight, term in module.objective.parts]
+    skipped = f", {len(images.skipped)} files skipped" if images.skipped else ""
+    lines = [
+        f"data      {images.name}: {len(train):,} images to train on, {len(val):,} held out for the probe"
+        f" ({height} x {width}, {images.channels} channels{skipped})",
+        f"method    {method.name} = {' + '.join(terms)}"
+        + (f"  (and by architecture: {method.architecture})" if method.architecture else ""),
+        f"backbone  {config.backbone}: {parameters:,} parameters, {backbone.width} features",
+        f"training  {config.epochs} epochs of {module.steps_per_epoch} steps, {config.optimizer},"
+        f" lr {scaled_lr(config):g} ({config.lr:g} x {config.batch_size}/256), seed {config.seed}, {accelerator(config.device)}",
+    ]
+    if not config.dry_run:
+        lines.append(f"run       {config.out}")
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _verdict(console: Console, final: dict[str, float], out: Path) -> None:
+    spread, rank = final["val/spread"], final["val/rank"]
+    if spread < COLLAPSED:
+        state = f"[red]collapsed: all features are nearly the same (spread {spread:g}, effective rank {rank:g})"
+    else:
+        state = f"not collapsed: effective rank {rank:g}, spread {spread:g} (1 is a uniform cloud, 0 a point)"
+    console.print(state, highlight=False)
+    console.print(f"backbone saved as {out / FILE}; judge it with: glf evaluate {out}", highlight=False, soft_wrap=True)
