@@ -1,7 +1,7 @@
 """A run's backbone on the test split: one feature pass, the table of evaluators, the references beside it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -120,14 +120,8 @@ def _splits(config: EvaluateConfig, trained: PretrainConfig) -> tuple[Images, Im
 def _encoders(backbone: Backbone, train: Images, trained: PretrainConfig, references: bool) -> dict[str, nn.Module]:
     if not references:
         return {"trained": backbone}
-    untrained = build_backbone(train, backbone.image_size, _without_weights(trained))
+    untrained = build_backbone(train, backbone.image_size, replace(trained, weights=None))
     return {"pixels": nn.Flatten(), "untrained": untrained, "trained": backbone}
-
-
-def _without_weights(config: PretrainConfig) -> PretrainConfig:
-    from dataclasses import replace
-
-    return replace(config, weights=None)
 
 
 def _judge(

@@ -94,5 +94,5 @@ def fingerprint(encoder: nn.Module, *extra: object) -> str:
     digest = hashlib.blake2b(repr((encoder, extra)).encode(), digest_size=8)
     for module in encoder.modules():  # buffers that no state dict holds count too: mean and std of the images
         for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
-            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -68,9 +68,8 @@ def _section(run: Path) -> str:
     parts += [_figure(title, curves) for title, curves in _curves(run / "metrics.jsonl").items()]
     machine, versions = content.get("machine", {}), content.get("versions", {})
     used = ", ".join(f"{name} {number}" for name, number in versions.items())
-    parts.append(
-        f'<p class="soft">{_text(machine.get("processor", ""))}, {machine.get("cores")} cores; {_text(used)}</p>'
-    )
+    where = f"{machine.get('processor', '?')}, {machine.get('cores', '?')} cores; {used}"
+    parts.append(f'<p class="soft">{_text(where)}</p>')
     return f"<section>{''.join(parts)}</section>"
 
 
@@ -100,11 +99,9 @@ def _curves(path: Path) -> dict[str, dict[str, Curve]]:
             continue
         for key, value in values.items():
             prefix = "loss" if key.startswith(("align/", "constrain/")) else key
-            title = next(
-                (t for p, t in FIGURES.items() if prefix == p or (p.endswith("/") and prefix.startswith(p))), ""
-            )
-            if title:
-                figures[title][key].append((float(values["step"]), float(value)))
+            for name, title in FIGURES.items():
+                if prefix == name or (name.endswith("/") and prefix.startswith(name)):
+                    figures[title][key].append((float(values["step"]), float(value)))
     return {title: curves for title, curves in figures.items() if curves}
 
 

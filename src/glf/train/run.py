@@ -164,7 +164,8 @@ def _fit(
         checkpoints = Checkpoints(out / "checkpoints", probe, config.save_every, config.keep)
         callbacks = [clock, metrics, probe, checkpoints, Bar(console, clock, probe)]
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", ".*does not have many workers.*")
+    for noise in (".*does not have many workers.*", ".*treespec, LeafSpec.*"):
+        warnings.filterwarnings("ignore", noise)
     trainer = L.Trainer(
         accelerator=accelerator(config.device),
         devices=config.devices,
@@ -235,7 +236,8 @@ def _announce(
         + (f"  (and by architecture: {method.architecture})" if method.architecture else ""),
         f"backbone  {config.backbone}: {parameters:,} parameters, {backbone.width} features",
         f"training  {config.epochs} epochs of {module.steps_per_epoch} steps, {config.optimizer},"
-        f" lr {scaled_lr(config):g} ({config.lr:g} x {config.batch_size}/256), seed {config.seed}, {accelerator(config.device)}",
+        f" lr {scaled_lr(config):g} ({config.lr:g} x {config.batch_size}/256), seed {config.seed},"
+        f" {accelerator(config.device)}",
     ]
     if not config.dry_run:
         lines.append(f"run       {config.out}")
