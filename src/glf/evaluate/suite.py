@@ -72,7 +72,7 @@ def evaluate(config: EvaluateConfig, console: Console | None = None) -> dict[str
     backbone = load_backbone(config.run)
     trained = saved_config(config.run)
     train, test, split_name = _splits(config, trained)
-    if train.channels != backbone.channels:
+    if train.channels > backbone.channels:
         raise ValueError(f"{train.name} has {train.channels} channels, the backbone takes {backbone.channels}")
     labelled = train.labelled and test.labelled
     if not labelled:

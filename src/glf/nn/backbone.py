@@ -39,6 +39,8 @@ class Backbone(nn.Module):
         self.width = _width(self.body, channels, image_size)
 
     def forward(self, x: Float[Tensor, "batch channel height width"]) -> Float[Tensor, "batch feature"]:
+        if x.shape[1] == 1:
+            x = x.expand(-1, self.channels, -1, -1)  # grey images to a backbone for colour
         out: Tensor = self.body((x - self.mean) / self.std)
         return out
 

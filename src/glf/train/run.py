@@ -1,7 +1,6 @@
 """From a configuration to a trained backbone in a run's directory."""
 
 import logging
-import os
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from glf import checkpoint, methods, result
 from glf.config import PretrainConfig, to_dict
 from glf.data import sources, views
 from glf.data.loader import EpochBatches, draw, loader
+from glf.data.pack import cache_root
 from glf.data.store import Images
 from glf.nn.backbone import Backbone
 from glf.nn.network import Network
@@ -60,7 +60,7 @@ def pretrain(config: PretrainConfig, console: Console | None = None) -> dict[str
         prior = prior_rows(
             config.prior,
             images,
-            cache=cache_directory() / "prior",
+            cache=cache_root() / "prior",
             width=config.prior_width,
             weights=config.prior_weights,
             size=config.prior_size,
@@ -129,11 +129,6 @@ def accelerator(device: str) -> str:
     if device != "auto":
         return device
     return "gpu" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-
-
-def cache_directory() -> Path:
-    """Where packed images and priors are kept between runs: GLF_CACHE, or the user's cache."""
-    return Path(os.environ.get("GLF_CACHE") or Path.home() / ".cache" / "glf")
 
 
 class _AtomicIO(TorchCheckpointIO):

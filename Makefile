@@ -1,0 +1,49 @@
+# Every target makes its own environment first; bare `make` lists them.
+PYTHON ?= python3
+BIN := .venv/bin
+RUN ?= runs/demo
+
+.PHONY: help pretrain test test-slow check lint format install study clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+
+install: .venv/installed ## Create .venv and install glf with everything its tests need
+
+.venv/installed: pyproject.toml constraints.txt
+	@echo "== creating .venv and installing glf (the first time this takes some minutes: PyTorch is large)"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+pretrain: install ## Train simclr+adc on the embedded images, judge it, write a page about it
+	@echo "== training simclr+adc on fashion-mini (10,000 embedded images) into $(RUN)"
+	@$(BIN)/glf pretrain --method simclr+adc --data fashion-mini --out $(RUN) --overwrite
+	@echo "== judging the backbone on the test split, next to raw pixels and the untrained network"
+	@$(BIN)/glf evaluate $(RUN)
+	@$(BIN)/glf report $(RUN) --out $(RUN)/report.html
+
+lint: install
+	@echo "== ruff and mypy"
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+
+test: lint ## Check style and types, run the tests (at most 15 minutes)
+	@echo "== tests"
+	@$(BIN)/python -m pytest -m "not slow"
+
+check: test ## The same as test
+
+test-slow: install ## The tests that take minutes each (at most 60 in all)
+	@echo "== slow tests"
+	@$(BIN)/python -m pytest -m slow
+
+format: install ## Format the sources and sort their imports
+	@$(BIN)/ruff check --quiet --fix . && $(BIN)/ruff format --quiet .
+
+study: install ## Measure the README's table: methods with and without ADC, paired by seed (about an hour)
+	@$(BIN)/python benchmarks/readme_table.py
+
+clean: ## Remove the environment and what was built; runs stay
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

@@ -1,0 +1,128 @@
+"""Images that are arrays already: .npz and .npy files, and the idx files of the MNIST family."""
+
+import gzip
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glf.data.store import MissingSplit
+
+Loaded = TypeVar("Loaded")
+
+# split -> the names of its images and labels, for each convention in use; the first that is found counts
+CONVENTIONS: tuple[dict[str, tuple[str, str]], ...] = (
+    {"train": ("train_images", "train_labels"), "test": ("test_images", "test_labels")},
+    {"train": ("x_train", "y_train"), "test": ("x_test", "y_test")},
+    {"train": ("images", "labels"), "test": ("test_images", "test_labels")},
+)
+BROKEN = (
+    ValueError,
+    EOFError,
+    zipfile.BadZipFile,
+    zlib.error,
+)  # what numpy raises on a file that is no array
+
+
+class Arrays(NamedTuple):
+    """One split of a set of arrays."""
+
+    pixels: NDArray[np.uint8]  # (image, height, width, channel)
+    targets: NDArray[np.int64]  # (image,), -1 where there is no label
+    classes: tuple[str, ...]
+
+
+def read_npz(path: Path, split: str) -> Arrays:
+    """One split of an .npz file; an array of strings ``classes``, if there is one, names them."""
+    try:
+        with _loaded(path, np.lib.npyio.NpzFile) as archive:
+            names = next((c for c in CONVENTIONS if c["train"][0] in archive), None)
+            if names is None:
+                expected = ", ".join(repr(c["train"][0]) for c in CONVENTIONS)
+                raise ValueError(f"it has the arrays {sorted(archive)}, none of which is {expected}")
+            splits = [s for s, (images, _) in names.items() if images in archive]
+            if split not in splits:
+                raise MissingSplit(f"{path} has no split {split!r}, it has {', '.join(splits)}")
+            images, labels = names[split]
+            pixels = as_pixels(archive[images])
+            if labels not in archive:
+                return Arrays(pixels, np.full(len(pixels), -1, np.int64), ())
+            targets = as_targets(archive[labels], len(pixels))
+            if "classes" in archive:
+                classes = tuple(str(name) for name in archive["classes"])
+                if len(targets) and targets.max() >= len(classes):
+                    raise ValueError(f"label {targets.max()}, but only {len(classes)} classes")
+            else:  # as many in each split, even where one lacks the last class
+                tops = [int(archive[n].max()) for _, n in names.values() if n in archive and archive[n].size]
+                classes = tuple(str(i) for i in range(max(tops) + 1))
+            return Arrays(pixels, targets, classes)
+    except BROKEN as error:
+        raise ValueError(f"{path} is not an .npz file of images: {error}") from error
+
+
+def read_npy(path: Path, split: str) -> Arrays:
+    """An .npy file as an unlabelled training split; memory-mapped if it is uint8 with the channels last."""
+    if split != "train":
+        raise MissingSplit(f"{path} has no split {split!r}, it has train")
+    try:
+        pixels = as_pixels(_loaded(path, np.ndarray))
+    except BROKEN as error:
+        raise ValueError(f"{path} is not an .npy file of images: {error}") from error
+    return Arrays(pixels, np.full(len(pixels), -1, np.int64), ())
+
+
+def _loaded(path: Path, kind: type[Loaded]) -> Loaded:
+    """numpy's reader, which goes by the content and not by the ending, so a renamed file is another kind."""
+    found = np.load(path, mmap_mode="r", allow_pickle=False)
+    if not isinstance(found, kind):
+        raise ValueError(f"its content is that of another kind of file, {type(found).__name__}")
+    return found
+
+
+def read_idx(path: Path) -> NDArray[np.uint8]:
+    """An array of bytes in the idx format of MNIST, gzipped or not."""
+    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    if data[:3] != b"\x00\x00\x08" or len(data) < 4 + 4 * data[3]:
+        raise ValueError(f"{path} is not an idx file of bytes: it begins with {data[:4]!r}")
+    shape = np.frombuffer(data, ">u4", count=data[3], offset=4)
+    values = np.frombuffer(data, np.uint8, offset=4 + 4 * data[3])
+    if values.size != shape.prod(dtype=np.int64):
+        raise ValueError(f"{path} should hold {shape.tolist()} values, but holds {values.size}")
+    return values.reshape(shape)
+
+
+def as_pixels(array: NDArray[Any]) -> NDArray[np.uint8]:
+    """Images in any customary layout as uint8 (image, height, width, channel)."""
+    if array.ndim == 3:
+        array = array[..., None]
+    if array.ndim != 4 or (array.shape[3] not in (1, 3) and array.shape[1] not in (1, 3)):
+        raise ValueError(
+            f"images of shape {array.shape}; expected (n, height, width), (n, height, width, channel) or "
+            "(n, channel, height, width) with one or three channels"
+        )
+    if 0 in array.shape:
+        raise ValueError(f"no pixels in an array of shape {array.shape}")
+    if array.shape[3] not in (1, 3):
+        array = array.transpose(0, 2, 3, 1)
+    if np.issubdtype(array.dtype, np.floating):
+        low, high = array.min(), array.max()
+        if not 0 <= low <= high <= 1:
+            raise ValueError(f"floating-point images with values from {low} to {high}; expected 0 to 1")
+        array = np.rint(array * 255).astype(np.uint8)
+    if array.dtype != np.uint8:
+        raise ValueError(f"images of type {array.dtype}; expected uint8, or floating point from 0 to 1")
+    return np.ascontiguousarray(array) if not array.flags.c_contiguous else array
+
+
+def as_targets(labels: NDArray[Any], count: int) -> NDArray[np.int64]:
+    """Integer labels, (n,) or (n, 1), as int64 (n,); -1 says that there is none."""
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.shape != (count,) or not np.issubdtype(labels.dtype, np.integer):
+        raise ValueError(f"labels of type {labels.dtype} and shape {labels.shape}; expected {count} integers")
+    if labels.min() < -1:
+        raise ValueError(f"label {labels.min()}; expected 0 and up, or -1 for none")
+    return labels.astype(np.int64)

@@ -1,0 +1,100 @@
+"""The bytes of one image file -> upright uint8 pixels without alpha, grey or RGB."""
+
+import contextlib
+import io
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+EXTENSIONS = (
+    ".jpg",
+    ".jpeg",
+    ".png",
+    ".webp",
+    ".gif",
+    ".bmp",
+    ".tif",
+    ".tiff",
+    ".ppm",
+    ".pgm",
+    ".avif",
+    ".jp2",
+)
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
+
+
+def decode(data: bytes, *, side: int | None = None) -> NDArray[np.uint8]:
+    """Pixels (height, width, channel) of an image; with ``side``, of its central square resized to that.
+
+    One channel if the image is grey, else three. EXIF orientation is applied, transparency becomes white,
+    16-bit grey is scaled to 8 bits, of an animation the first frame is taken. Raises whatever is wrong with
+    the bytes: PIL's plugins raise almost any exception on a broken file.
+    """
+    if not data:
+        raise ValueError("empty file")
+    try:
+        image: Image.Image = Image.open(io.BytesIO(data), formats=_formats())
+    except UnidentifiedImageError:  # its own message is the address of a buffer
+        raise ValueError(f"not an image in a format among {', '.join(_formats())}") from None
+    # PIL raises only at twice its limit and warns below that. A filter that turns warnings into errors is
+    # shared by all threads, so the limit is checked here.
+    if Image.MAX_IMAGE_PIXELS is not None and image.width * image.height > Image.MAX_IMAGE_PIXELS:
+        raise Image.DecompressionBombError(f"{image.width} x {image.height} pixels, more than {Image.MAX_IMAGE_PIXELS}")
+    if side is not None:
+        # A JPEG is decoded at 1/2, 1/4 or 1/8 of its size when that leaves at least twice what is wanted, so
+        # that the bicubic filter below still does the last halving and the result hardly differs.
+        image.draft(None, (2 * side, 2 * side))
+    image.load()
+    with contextlib.suppress(Exception):  # the pixels are fine: a broken EXIF block is no reason to lose them
+        ImageOps.exif_transpose(image, in_place=True)
+    image = _flat(image)
+    if side is not None:
+        image = _square(image, side)
+    pixels = np.asarray(image)
+    return pixels[:, :, None] if pixels.ndim == 2 else pixels
+
+
+@cache
+def _formats() -> tuple[str, ...]:
+    """The formats this PIL has. A closed list, because some of PIL's plugins start other programs (EPS)."""
+    Image.init()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
+
+
+def _flat(image: Image.Image) -> Image.Image:
+    """To mode L or RGB, what is transparent on white."""
+    if image.mode == "F" or image.mode.startswith("I"):
+        return _eight_bits(image)
+    grey = image.mode in ("1", "L", "LA")
+    if image.mode in ("LA", "PA", "RGBA", "RGBa") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    mode = "L" if grey else "RGB"
+    return image if image.mode == mode else image.convert(mode)
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Grey of 16 bits, or floats from 0 to 1, to mode L. Other ranges have no known white, so they raise."""
+    values = np.asarray(image)
+    top = 1 if image.mode == "F" else 65535
+    low, high = values.min(), values.max()
+    if not 0 <= low <= high <= top:
+        raise ValueError(f"mode {image.mode} with values from {low} to {high}, expected 0 to {top}")
+    return Image.fromarray(np.rint(values * (255 / top)).astype(np.uint8))
+
+
+def _square(image: Image.Image, side: int) -> Image.Image:
+    """The central square, resized to ``side``.
+
+    The same as resizing the short side and then cropping, but a strip of 1 x 10,000 pixels stays small on
+    the way.
+    """
+    width, height = image.size
+    short = min(width, height)
+    left, top = (width - short) / 2, (height - short) / 2
+    if short == side:  # nothing to resize, so no half pixel either: it would only blur
+        left, top = int(left), int(top)
+    box = (left, top, left + short, top + short)
+    return image.resize((side, side), Image.Resampling.BICUBIC, box=box)

@@ -1,0 +1,87 @@
+from itertools import combinations
+
+import pytest
+import torch
+
+import reference
+from glf.constrain.moments import (
+    Covariance,
+    Redundancy,
+    Standardise,
+    Variance,
+    covariance,
+    redundancy,
+    standardise,
+    variance,
+)
+from glf.types import Embeddings
+from reference import draw
+
+
+def unequal(*shape: int) -> torch.Tensor:
+    """Standard deviations from well below to well above VICReg's floor of 1, none on its kink."""
+    return draw(*shape) * torch.linspace(0.2, 3, shape[-1], dtype=torch.float64) + 0.7
+
+
+OF_ONE_VIEW = {
+    "variance": (variance, reference.variance),
+    "covariance": (covariance, reference.covariance),
+    "standardise": (standardise, reference.standardise),
+}
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (3, 4), (8, 5)], ids=str)
+@pytest.mark.parametrize("name", OF_ONE_VIEW)
+def test_functions_of_one_view(name, shape):
+    reference.check(*OF_ONE_VIEW[name], unequal(*shape))
+
+
+@pytest.mark.parametrize("dim", [1, 2, 5])
+def test_redundancy(dim):
+    reference.check(redundancy, reference.redundancy, draw(dim, dim))
+
+
+def redundancy_of_pairs(z):
+    pairs = [reference.cross_correlation(x, y) for x, y in combinations(z, 2)]
+    return reference.mean(reference.redundancy(c) for c in pairs)
+
+
+TERMS = {
+    "variance": (Variance(floor=9.0), lambda z: reference.mean(reference.variance(x, 9.0) for x in z)),
+    "covariance": (Covariance(), lambda z: reference.mean(reference.covariance(x) for x in z)),
+    "redundancy": (Redundancy(), redundancy_of_pairs),
+}
+
+
+@pytest.mark.parametrize("views", [2, 3])
+@pytest.mark.parametrize("name", TERMS)
+def test_terms_average_over_views(name, views):
+    term, loops = TERMS[name]
+    (gradient,) = reference.same(lambda z: term(Embeddings(z=z)), loops, unequal(views, 6, 3))
+    assert (gradient.abs() > 0).all()
+
+
+def test_the_hinge_is_open_above_the_floor():
+    z = (10 * draw(2, 8, 3)).requires_grad_()
+    value = Variance()(Embeddings(z=z))
+    value.backward()
+    assert value == 0
+    assert not z.grad.any()
+
+
+def test_standardise_leaves_everything_but_z():
+    e = Embeddings(z=unequal(2, 6, 3), prior=draw(6, 2))
+    mapped = Standardise()(e)
+    expected = torch.stack([reference.standardise(view) for view in e.z])
+    torch.testing.assert_close(mapped.z, expected, rtol=1e-10, atol=1e-12)
+    assert mapped.prior is e.prior
+    torch.testing.assert_close(mapped.z.mean(1), torch.zeros(2, 3).double(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("function", [variance, covariance, lambda z: standardise(z).square().sum()])
+def test_zero_variance_is_finite(function):
+    z = torch.ones(5, 3, requires_grad=True)
+    value = function(z)
+    value.backward()
+    assert value.isfinite()
+    assert z.grad.isfinite().all()

@@ -1,0 +1,56 @@
+"""Every test here has a cache and a data root of its own, real images to write to files, and no network."""
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from glf.data.sources import load
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLF_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("GLF_DATA", str(tmp_path / "root"))
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = socket.socket.connect
+
+    def local_only(self: socket.socket, address: Any) -> None:
+        assert self.family == socket.AF_UNIX, f"the network was used: {address}"  # worker processes use these
+        connect(self, address)
+
+    def refuse(host: object, *_: object, **__: object) -> None:
+        raise AssertionError(f"the network was used: {host}")
+
+    monkeypatch.setattr(socket.socket, "connect", local_only)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+
+@pytest.fixture(scope="session")
+def fashion() -> NDArray[np.uint8]:
+    """(200, 28, 28) real grey images."""
+    return load("fashion-mini", "test").pixels[:200, :, :, 0]
+
+
+@pytest.fixture(scope="session")
+def colour(fashion: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """(66, 28, 28, 3): three of those images as the channels of one."""
+    return np.stack([fashion[0:66], fashion[66:132], fashion[132:198]], axis=-1)
+
+
+@pytest.fixture
+def classes(tmp_path: Path, fashion: NDArray[np.uint8]) -> Path:
+    """photos/{boot,coat,dress}/{0..3}.png"""
+    for number, name in enumerate(("boot", "coat", "dress")):
+        folder = tmp_path / "photos" / name
+        folder.mkdir(parents=True)
+        for i in range(4):
+            Image.fromarray(fashion[4 * number + i]).save(folder / f"{i}.png")
+    return tmp_path / "photos"

@@ -1,0 +1,97 @@
+"""Two real processes: the gathered batch gives the gradient that one process with the whole batch has."""
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from glf.config import AdcOptions
+from glf.methods import METHODS, parse
+from glf.train.distributed import gather, rank, world_size
+from glf.types import Embeddings
+from reference import draw_fields
+
+WORLD = 2
+CASES = {f"{m}+{c}": (f"{m}+{c}", AdcOptions()) for m in METHODS for c in ("none", "dcm", "lpm", "adc")}
+CASES |= {
+    f"simclr+adc {reading} {covariance}": ("simclr+adc", AdcOptions(reading=reading, covariance=covariance))
+    for reading in ("calibrated", "paper")
+    for covariance in ("batch", "running")
+}
+WITH_GRADIENT = ("z", "p")  # a teacher and a prior have none
+
+
+def needed(case: str) -> dict[str, torch.Tensor]:
+    spec, options = CASES[case]
+    fields = draw_fields(batch=8)
+    return {name: fields[name] for name in sorted(parse(spec, options).build().needs)}
+
+
+def outcome(case: str, fields: dict[str, torch.Tensor], across=lambda e: e) -> dict[str, torch.Tensor]:
+    """The loss, and its gradient at each leaf that takes one."""
+    leaves = {name: x.clone().requires_grad_(name in WITH_GRADIENT) for name, x in fields.items()}
+    spec, options = CASES[case]
+    total = parse(spec, options).build()(across(Embeddings(**leaves))).total
+    total.backward()
+    gradients = {name: torch.zeros_like(x) if x.grad is None else x.grad for name, x in leaves.items()}
+    return {"loss": total.detach()} | {name: x for name, x in gradients.items() if name in WITH_GRADIENT}
+
+
+def shard(name: str, x: torch.Tensor, number: int) -> torch.Tensor:
+    return x.chunk(WORLD, dim=0 if name == "prior" else 1)[number]
+
+
+def naive(e: Embeddings) -> Embeddings:
+    """What peers did: a plain all_gather, with the own shard put back for its gradient."""
+    shards = [torch.empty_like(e.z) for _ in range(WORLD)]
+    dist.all_gather(shards, e.z.detach().contiguous())
+    shards[rank()] = e.z
+    return Embeddings(z=torch.cat(shards, dim=1))
+
+
+def work(number: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=number, world_size=WORLD)
+    own = {case: {n: shard(n, x, number) for n, x in needed(case).items()} for case in CASES}
+    results = {case: outcome(case, fields, gather) for case, fields in own.items()}
+    results["naive"] = outcome("simclr+none", own["simclr+none"], naive)
+    results["place"] = {"rank": torch.tensor(rank()), "world_size": torch.tensor(world_size())}
+    torch.save(results, f"{folder}/{number}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("processes")
+    mp.spawn(work, args=(str(folder),), nprocs=WORLD)
+    return [torch.load(folder / f"{number}.pt") for number in range(WORLD)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_processes_have_the_gradient_of_one(case, processes):
+    whole = outcome(case, needed(case))
+    assert any(whole[name].any() for name in WITH_GRADIENT if name in whole)
+    for number, results in enumerate(processes):
+        torch.testing.assert_close(results[case]["loss"], whole["loss"], rtol=1e-10, atol=1e-12)
+        for name in whole.keys() - {"loss"}:
+            mine = results[case][name] / WORLD  # data-parallel training averages over processes
+            torch.testing.assert_close(mine, shard(name, whole[name], number), rtol=1e-10, atol=1e-12)
+
+
+def test_a_naive_gather_gives_exactly_half(processes):
+    whole = outcome("simclr+none", needed("simclr+none"))
+    for number, results in enumerate(processes):
+        torch.testing.assert_close(results["naive"]["loss"], whole["loss"], rtol=1e-10, atol=0)
+        mine = results["naive"]["z"] / WORLD
+        torch.testing.assert_close(mine, shard("z", whole["z"], number) / 2, rtol=1e-10, atol=1e-12)
+
+
+def test_processes_know_their_place(processes):
+    places = [{name: value.item() for name, value in results["place"].items()} for results in processes]
+    assert places == [{"rank": number, "world_size": WORLD} for number in range(WORLD)]
+
+
+def test_one_process_gathers_nothing():
+    e = Embeddings(z=draw_fields()["z"])
+    assert gather(e) is e
+    assert (rank(), world_size()) == (0, 1)
