@@ -149,6 +149,8 @@ def parse(spec: str, adc: AdcOptions | None = None) -> Method:
         if name not in CONSTRAINTS and name != "none":
             known = ", ".join(["none", *CONSTRAINTS])
             raise ValueError(f"unknown constraint {name!r}{nearest(name, CONSTRAINTS)} (constraints: {known})")
+        if added.count(name) > 1:
+            raise ValueError(f"{spec!r} adds {name!r} twice: set its weight instead (nu, upsilon)")
     added = [name for name in added if name != "none"]
     row = METHODS[base]
     if not added:

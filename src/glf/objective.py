@@ -44,6 +44,8 @@ class Objective(nn.Module):
         return frozenset().union(*(term.needs for _, term in self.parts))
 
     def forward(self, e: Embeddings) -> Loss:
+        if e.z.shape[1] < 2:
+            raise ValueError(f"an objective compares images: it needs at least two in a batch, not {e.z.shape[1]}")
         # The statistics of a batch are computed in float32 whatever the precision of the network.
         with torch.autocast(device_type=e.z.device.type, enabled=False):
             raw = e.in_full_precision()

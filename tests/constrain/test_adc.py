@@ -5,8 +5,10 @@ import pytest
 import torch
 
 import reference
+from glf.align.distance import MSE
 from glf.constrain.adc import ADC, DCM, LPM, Rows, dcm, lpm, outlier_weight
 from glf.constrain.kernels import entropy
+from glf.objective import Objective
 from glf.types import Embeddings
 from reference import draw
 
@@ -315,3 +317,20 @@ def test_a_missing_or_wrong_prior_is_refused(term):
 def test_settings_without_meaning_are_refused(settings, words):
     with pytest.raises(ValueError, match=words):
         ADC(**settings)
+
+
+@pytest.mark.parametrize("wrong", [{"reading": "printed"}, {"covariance": "bach"}, {"t_scale": "match"}])
+def test_misspelt_choices_are_refused(wrong):
+    with pytest.raises((ValueError, TypeError), match=next(iter(wrong.values()))):  # TypeError: beartype is faster
+        ADC(**wrong)
+
+
+def test_looking_at_the_rows_does_not_move_the_running_covariance():
+    objective = Objective(align=MSE(), constrain=ADC(covariance="running"))
+    e = Embeddings(z=torch.randn(2, 8, 4), prior=torch.randn(8, 3))
+    objective(e)
+    before = {k: v.clone() for k, v in objective.state_dict().items()}
+    objective.diagnose(Embeddings(z=torch.randn(2, 8, 4), prior=torch.randn(8, 3)))
+    assert all(torch.equal(v, before[k]) for k, v in objective.state_dict().items())
+    objective(Embeddings(z=torch.randn(2, 8, 4), prior=torch.randn(8, 3)))
+    assert any(not torch.equal(v, before[k]) for k, v in objective.state_dict().items())

@@ -6,13 +6,14 @@ features). DCM asks dat to follow cal; LPM asks dat to follow pre. See docs/equa
 """
 
 import math
+from typing import get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from glf.config import CovarianceKind, Reading, TScale
+from glf.config import CovarianceKind, Reading, TScale, nearest
 from glf.constrain import kernels
 from glf.nn.memory import RunningCovariance, covariance_of
 from glf.terms import Sum, Term, configuration
@@ -117,6 +118,9 @@ class Rows(torch.nn.Module):
         covariance: CovarianceKind | None = None,
     ) -> None:
         super().__init__()
+        for value, kind in ((t_scale, TScale), (reading, Reading), (covariance or "sphere", CovarianceKind)):
+            if value not in get_args(kind):
+                raise ValueError(f"unknown {value!r}{nearest(value, get_args(kind))} (one of {get_args(kind)})")
         if rho <= 2:
             raise ValueError(f"rho must be above 2 (the t has no covariance otherwise), not {rho}")
         if min(effective_dim, prior_effective_dim) <= 0:

@@ -49,8 +49,8 @@ def draw_boxes(
     w = torch.where(found, w, min(width, round(height * view.ratio[1])))
     h = torch.where(found, h, min(height, round(width / view.ratio[0])))
     corner = torch.rand(2, count, generator=generator)
-    x0 = torch.where(found, (corner[0] * (width - w + 1)).floor(), ((width - w) / 2).round())
-    y0 = torch.where(found, (corner[1] * (height - h + 1)).floor(), ((height - h) / 2).round())
+    x0 = torch.where(found, (corner[0] * (width - w + 1)).floor(), ((width - w) / 2).floor())
+    y0 = torch.where(found, (corner[1] * (height - h + 1)).floor(), ((height - h) / 2).floor())
     flipped = torch.rand(count, generator=generator) < view.flip
     left, right = x0 / width, (x0 + w) / width
     box = (torch.where(flipped, right, left), y0 / height, torch.where(flipped, left, right), (y0 + h) / height)
@@ -151,6 +151,8 @@ def adjust_hue(x: Images, shift: PerImage) -> Images:
 def blur(x: Images, sigma: PerImage) -> Images:
     """Gaussian blur, each image with its own width: separable, borders reflected, a tenth of the side."""
     n, channels, height, width = x.shape
+    if n == 0:  # a batch in which no image was chosen: torch pads and convolves nothing empty
+        return x
     radius = max(1, min(height, width) // 20)
     offsets = torch.arange(-radius, radius + 1, device=x.device, dtype=x.dtype)
     kernel = (-(offsets / sigma.unsqueeze(1)).pow(2) / 2).softmax(1).repeat_interleave(channels, 0)

@@ -24,6 +24,8 @@ def nearest_neighbours(
     >>> nearest_neighbours(bank, labels, torch.tensor([[0.4], [4.0]]), k=1).tolist()
     [0, 1]
     """
+    centre = bank.mean(0)  # of a cloud far from the origin, squares would lose the digits that tell neighbours apart
+    bank, queries = bank - centre, queries - centre
     square = bank.pow(2).sum(1)
 
     def votes(part: Tensor) -> Tensor:

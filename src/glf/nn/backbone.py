@@ -51,8 +51,8 @@ class Backbone(nn.Module):
             "channels": self.channels,
             "image_size": self.image_size,
             "stem": self.stem,
-            "mean": self.mean.flatten().tolist(),
-            "std": self.std.flatten().tolist(),
+            "mean": tuple(self.mean.flatten().tolist()),
+            "std": tuple(self.std.flatten().tolist()),
         }
 
 

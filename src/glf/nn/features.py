@@ -43,17 +43,19 @@ def _write(batches: Iterator[np.ndarray], count: int, path: Path) -> None:
     partial = path.with_name(f".{path.stem}.{os.getpid()}.npy")
     rows: np.memmap[Any, np.dtype[np.float32]] | None = None
     start = 0
-    for out in batches:
-        if rows is None:
-            rows = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float32, shape=(count, out.shape[1]))
-        rows[start : start + len(out)] = out
-        start += len(out)
-    assert rows is not None, "images are never empty"
-    rows.flush()
-    os.replace(partial, path)
+    try:
+        for out in batches:
+            if rows is None:
+                rows = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float32, shape=(count, out.shape[1]))
+            rows[start : start + len(out)] = out
+            start += len(out)
+        assert rows is not None, "images are never empty"
+        rows.flush()
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)  # what an error left behind
 
 
-@torch.no_grad()
 def encode(
     encoder: nn.Module,
     images: Images,
@@ -70,7 +72,8 @@ def encode(
     try:
         for start in range(0, len(rows), batch_size):
             pixels = to_tensor(images.pixels[rows[start : start + batch_size]]).to(device)
-            out: np.ndarray = encoder(fit(pixels.float() / 255, size)).float().cpu().numpy()
+            with torch.no_grad():  # not around the yield: the caller's own gradients are its own affair
+                out: np.ndarray = encoder(fit(pixels.float() / 255, size)).float().cpu().numpy()
             if not np.isfinite(out).all():
                 raise ValueError("the encoder gives features that are not finite: its training diverged")
             yield out

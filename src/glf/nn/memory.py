@@ -32,7 +32,7 @@ class RunningCovariance(nn.Module):
         now = covariance_of(z.detach())
         if self.covariance.numel() == 0:
             self.covariance = now
-        elif self.training:
+        elif self.training and torch.is_grad_enabled():  # a look without gradients leaves no trace
             self.covariance = torch.lerp(now, self.covariance.to(now), self.momentum)
         return self.covariance
 

@@ -6,6 +6,7 @@ A training step then pays one n x n distance for the prior, whatever the encoder
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -61,7 +62,12 @@ def prior_rows(
 def _from_file(path: Path, count: int) -> np.ndarray:
     if not path.is_file():
         raise FileNotFoundError(f"no prior at {path}")
-    rows: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+    try:
+        rows: Any = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"the prior {path} cannot be read as an .npy ({error})") from error
+    if not isinstance(rows, np.ndarray) or not np.issubdtype(rows.dtype, np.number):
+        raise ValueError(f"the prior {path} is no single array of numbers")
     if rows.ndim != 2 or rows.shape[0] != count:
         raise ValueError(f"the prior {path} has shape {rows.shape}: it needs one row for each of {count} images")
     return rows
@@ -72,7 +78,7 @@ def _reduced(rows: np.ndarray, width: int, cache: Path, spec: str) -> np.ndarray
     if not np.isfinite(rows).all():
         raise ValueError(f"the prior {spec} holds values that are not finite")
     digest = hashlib.blake2b(np.ascontiguousarray(rows).view(np.uint8).data, digest_size=8)
-    digest.update(f"pca {width} {FIT_IMAGES}".encode())
+    digest.update(f"pca {width} {FIT_IMAGES} {rows.shape} {rows.dtype}".encode())
     path = cache / f"prior-{digest.hexdigest()}.npy"
     if not path.exists():
         from sklearn.decomposition import PCA

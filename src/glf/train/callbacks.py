@@ -2,6 +2,7 @@
 
 import json
 import time
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,19 @@ from glf.nn.features import encode
 from glf.train.module import Pretraining
 
 PROBE_K, PROBE_TEMPERATURE = 20, 0.07
+
+
+class Journal:
+    """What a run says: on the console, and in train.log."""
+
+    def __init__(self, console: Console, path: Path | None) -> None:
+        self.console, self.path = console, path
+
+    def __call__(self, text: str, style: str = "") -> None:
+        self.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+        if self.path is not None:
+            with open(self.path, "a") as file:
+                file.write(f"{datetime.now(timezone.utc).isoformat(timespec='seconds')} {text}\n")
 
 
 class Clock(L.Callback):
@@ -51,7 +65,7 @@ class Metrics(L.Callback):
     def __init__(self, path: Path, clock: Clock) -> None:
         self.path, self.clock = path, clock
 
-    def on_fit_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if trainer.is_global_zero and self.path.exists():
             # A resumed run goes on from its checkpoint: what was logged after it will be logged again.
             lines = self.path.read_text().splitlines()
@@ -147,10 +161,10 @@ class Checkpoints(L.Callback):
 class Bar(L.Callback):
     """A progress bar where there is a terminal, and a line per epoch everywhere."""
 
-    def __init__(self, console: Console, clock: Clock, probe: Probe) -> None:
-        self.console, self.clock, self.probe = console, clock, probe
+    def __init__(self, journal: Journal, clock: Clock, probe: Probe) -> None:
+        self.journal, self.clock, self.probe = journal, clock, probe
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"))
-        self.progress = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+        self.progress = Progress(*columns, TimeRemainingColumn(), console=journal.console, transient=True)
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         total = trainer.num_training_batches * (trainer.max_epochs or 1)
@@ -167,7 +181,7 @@ class Bar(L.Callback):
         if trainer.is_global_zero:
             loss = float(trainer.callback_metrics.get("loss", torch.nan))
             found = "  ".join(f"{name} {value:.4g}" for name, value in sorted(self.probe.latest.items()))
-            self.console.print(f"{_epoch(trainer)}  loss {loss:.4f}  {found}  {self._note()}", highlight=False)
+            self.journal(f"{_epoch(trainer)}  loss {loss:.4f}  {found}  {self._note()}")
 
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self.progress.stop()

@@ -1,9 +1,10 @@
 """The one differentiable gather. No other file imports torch.distributed."""
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.nn.functional import all_gather
 
 from glf.types import Embeddings
 
@@ -36,13 +37,27 @@ def gather(e: Embeddings) -> Embeddings:
 
 
 def _gather(value: Tensor, dim: int) -> Tensor:
-    if not value.requires_grad:
-        return torch.cat(_gather_constant(value), dim=dim)
-    shards = all_gather(value.contiguous())  # type: ignore[no-untyped-call]
-    return torch.cat(list(shards), dim=dim)
+    gathered: Tensor = _Gather.apply(value, dim)
+    return gathered
 
 
-def _gather_constant(value: Tensor) -> list[Tensor]:
-    shards = [torch.empty_like(value) for _ in range(world_size())]
-    dist.all_gather(shards, value.contiguous())
-    return shards
+class _Gather(torch.autograd.Function):
+    """All shards, joined along dim. Backward: this process's shard of the sum of all processes' gradients.
+
+    torch.distributed.nn.functional.all_gather would do, but its backward hands gloo a buffer in the gradient's own
+    memory layout, which gloo silently fills in the wrong order (pytorch #192920); it is also deprecated.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, dim: int) -> Tensor:
+        ctx.dim, ctx.size = dim, value.shape[dim]
+        value = value.contiguous()
+        shards = [torch.empty_like(value) for _ in range(world_size())]
+        dist.all_gather(shards, value)
+        return torch.cat(shards, dim=dim)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        total = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total.narrow(ctx.dim, rank() * ctx.size, ctx.size), None

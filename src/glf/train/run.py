@@ -24,7 +24,7 @@ from glf.nn.network import Network
 from glf.nn.prior import prior_rows
 from glf.nn.weights import FILE, load_weights, save_backbone
 from glf.train import directory
-from glf.train.callbacks import Bar, Checkpoints, Clock, Metrics, Probe
+from glf.train.callbacks import Bar, Checkpoints, Clock, Journal, Metrics, Probe
 from glf.train.module import Pretraining
 from glf.train.optim import scaled_lr
 from glf.types import Batch
@@ -56,7 +56,7 @@ def pretrain(config: PretrainConfig, console: Console | None = None) -> dict[str
     device = accelerator(config.device)
     prior = None
     if "prior" in needs:
-        console.print(f"prior {config.prior}: features of {len(images):,} images", highlight=False)
+        Journal(console, None)(f"prior     {config.prior}: features of {len(images):,} images")
         prior = prior_rows(
             config.prior,
             images,
@@ -83,8 +83,10 @@ def pretrain(config: PretrainConfig, console: Console | None = None) -> dict[str
         steps_per_epoch=len(train) // config.batch_size,
         make_loader=make_loader,
     )
-    _announce(console, config, method, images, train, val, module)
-    return _fit(config, module, images, train, val, console)
+    out = None if config.dry_run else directory.make(config)  # nothing can be wrong any more
+    journal = Journal(console, out / "train.log" if out else None)
+    _announce(journal, config, images, train, val, module)
+    return _fit(config, module, images, train, val, journal)
 
 
 def split(images: Images, config: PretrainConfig) -> tuple[np.ndarray, np.ndarray]:
@@ -142,22 +144,17 @@ class _AtomicIO(TorchCheckpointIO):
 
 
 def _fit(
-    config: PretrainConfig,
-    module: Pretraining,
-    images: Images,
-    train: np.ndarray,
-    val: np.ndarray,
-    console: Console,
+    config: PretrainConfig, module: Pretraining, images: Images, train: np.ndarray, val: np.ndarray, journal: Journal
 ) -> dict[str, Any]:
-    out = None if config.dry_run else directory.make(config)
+    out = None if config.dry_run else config.out
     clock = Clock()
     metrics = Metrics(out / "metrics.jsonl", clock) if out else None
     bank = train[draw(images.targets[train], min(len(train), PROBE_BANK), config.seed)]
     probe = Probe(images, bank, val if len(val) else bank[:2_000], config.probe_every, metrics)
-    callbacks: list[L.Callback] = [clock, Bar(console, clock, probe)]
+    callbacks: list[L.Callback] = [clock, Bar(journal, clock, probe)]
     if out is not None and metrics is not None:
         checkpoints = Checkpoints(out / "checkpoints", probe, config.save_every, config.keep)
-        callbacks = [clock, metrics, probe, checkpoints, Bar(console, clock, probe)]
+        callbacks = [clock, metrics, probe, checkpoints, Bar(journal, clock, probe)]
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     for noise in (".*does not have many workers.*", ".*treespec, LeafSpec.*"):
         warnings.filterwarnings("ignore", noise)
@@ -179,7 +176,7 @@ def _fit(
     resume = str(out / directory.LAST) if out and config.resume else None
     trainer.fit(module, ckpt_path=resume)
     if out is None:
-        console.print("dry run: two steps taken, nothing written")
+        journal("dry run: two steps taken, nothing written")
         return {}
     if trainer.interrupted:
         raise KeyboardInterrupt
@@ -206,45 +203,42 @@ def _fit(
         training={**final, **clock.speed, "lr": scaled_lr(config)},
         **result.provenance(),
     )
-    _verdict(console, final, out)
+    _verdict(journal, final, out)
     return content
 
 
 def _announce(
-    console: Console,
+    journal: Journal,
     config: PretrainConfig,
-    method: methods.Method,
     images: Images,
     train: np.ndarray,
     val: np.ndarray,
     module: Pretraining,
 ) -> None:
-    height, width = images.size
-    backbone = module.network.backbone
+    (height, width), method, backbone = images.size, module.method, module.network.backbone
     parameters = sum(p.numel() for p in backbone.parameters())
-    terms = [f"{weight:g} {term.name}" for weight, term in module.objective.parts]
+    terms = " + ".join(f"{weight:g} {term.name}" for weight, term in module.objective.parts)
+    beside = f"  (and by architecture: {method.architecture})" if method.architecture else ""
     skipped = f", {len(images.skipped)} files skipped" if images.skipped else ""
-    lines = [
+    journal(
         f"data      {images.name}: {len(train):,} images to train on, {len(val):,} held out for the probe"
-        f" ({height} x {width}, {images.channels} channels{skipped})",
-        f"method    {method.name} = {' + '.join(terms)}"
-        + (f"  (and by architecture: {method.architecture})" if method.architecture else ""),
-        f"backbone  {config.backbone}: {parameters:,} parameters, {backbone.width} features",
+        f" ({height} x {width}, {images.channels} channels{skipped})"
+    )
+    journal(f"method    {method.name} = {terms}{beside}")
+    journal(f"backbone  {config.backbone}: {parameters:,} parameters, {backbone.width} features")
+    journal(
         f"training  {config.epochs} epochs of {module.steps_per_epoch} steps, {config.optimizer},"
         f" lr {scaled_lr(config):g} ({config.lr:g} x {config.batch_size}/256), seed {config.seed},"
-        f" {accelerator(config.device)}",
-    ]
+        f" {accelerator(config.device)}"
+    )
     if not config.dry_run:
-        lines.append(f"run       {config.out}")
-    for line in lines:
-        console.print(line, highlight=False, soft_wrap=True)
+        journal(f"run       {config.out}")
 
 
-def _verdict(console: Console, final: dict[str, float], out: Path) -> None:
+def _verdict(journal: Journal, final: dict[str, float], out: Path) -> None:
     spread, rank = final["val/spread"], final["val/rank"]
     if spread < COLLAPSED:
-        state = f"[red]collapsed: all features are nearly the same (spread {spread:g}, effective rank {rank:g})"
+        journal(f"collapsed: all features are nearly the same (spread {spread:g}, effective rank {rank:g})", "bold red")
     else:
-        state = f"not collapsed: effective rank {rank:g}, spread {spread:g} (1 is a uniform cloud, 0 a point)"
-    console.print(state, highlight=False)
-    console.print(f"backbone saved as {out / FILE}; judge it with: glf evaluate {out}", highlight=False, soft_wrap=True)
+        journal(f"not collapsed: effective rank {rank:g}, spread {spread:g} (1 is a uniform cloud, 0 a point)")
+    journal(f"backbone saved as {out / FILE}; judge it with: glf evaluate {out}")

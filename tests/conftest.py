@@ -1,0 +1,38 @@
+"""Shared by all tests: a cache of their own, and small runs."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from glf.config import PretrainConfig
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLF_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture
+def console() -> Console:
+    """What a run prints, kept as text in console.file."""
+    return Console(file=StringIO(), width=200, force_terminal=False)
+
+
+@pytest.fixture
+def small_run(tmp_path: Path, console: Console) -> Callable[..., Path]:
+    """Pretrain on a few embedded images for a few steps; returns the run's directory."""
+    from glf.train.run import pretrain
+
+    def run(**settings: Any) -> Path:
+        base = PretrainConfig(limit=160, batch_size=64, epochs=1, log_every=1, val_images=32, out=tmp_path / "run")
+        config = replace(base, **settings)
+        pretrain(config, console)
+        assert config.out is not None
+        return config.out
+
+    return run

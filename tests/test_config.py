@@ -1,0 +1,45 @@
+"""Settings survive JSON; unknown keys do not."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from glf.config import AdcOptions, EvaluateConfig, PretrainConfig, from_dict, nearest, to_dict
+
+
+def test_round_trip_through_json() -> None:
+    config = PretrainConfig(
+        data="x.tar", out=Path("runs/a"), projector=(64, 32), options={"temperature": 0.2}, adc=AdcOptions(nu=1.0)
+    )
+    assert from_dict(PretrainConfig, json.loads(json.dumps(to_dict(config)))) == config
+
+
+def test_round_trip_of_an_evaluation() -> None:
+    config = EvaluateConfig(run=Path("runs/a"), knn_k=10)
+    assert from_dict(EvaluateConfig, json.loads(json.dumps(to_dict(config)))) == config
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"epoch": 3}, "'epoch' - did you mean 'epochs'"),
+        ({"adc": {"upsilno": 1.0}}, "'upsilno' - did you mean 'upsilon'"),
+        ({"qqq": 1}, "unknown configuration key 'qqq'$"),
+    ],
+)
+def test_unknown_keys_name_the_nearest(values: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        from_dict(PretrainConfig, values)
+
+
+def test_frozen_and_keyword_only() -> None:
+    with pytest.raises(AttributeError):
+        PretrainConfig().epochs = 3  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        PretrainConfig("cifar10")  # type: ignore[misc]
+
+
+def test_nearest_is_silent_when_nothing_is_near() -> None:
+    assert nearest("zzz", ["simclr"]) == ""
+    assert nearest("simlcr", ["simclr", "byol"]) == " - did you mean 'simclr'?"

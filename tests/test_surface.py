@@ -1,0 +1,30 @@
+"""The public surface: what __all__ promises is there, and nothing is imported before it is used."""
+
+import subprocess
+import sys
+
+import glf
+
+
+def test_all_names_exist_and_are_documented() -> None:
+    assert glf.__all__ == sorted(glf.__all__, key=glf.__all__.index)
+    assert set(dir(glf)) == set(glf.__all__)
+    for name in glf.__all__:
+        value = getattr(glf, name)
+        assert value is not None
+        if callable(value):
+            assert value.__doc__, f"{name} has no docstring"
+
+
+def test_about_twenty_five_names() -> None:
+    assert 15 <= len(glf.__all__) <= 30
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    assert not hasattr(glf, "Adc")
+
+
+def test_importing_glf_imports_neither_torch_nor_lightning() -> None:
+    code = "import sys, glf, glf.cli; print([m for m in ('torch', 'lightning', 'timm', 'sklearn') if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"

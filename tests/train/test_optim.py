@@ -1,0 +1,52 @@
+"""Learning rates, their course, and who takes weight decay."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from glf.config import PretrainConfig
+from glf.train import optim
+
+
+def network() -> nn.ModuleDict:
+    return nn.ModuleDict({"body": nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), "predictor": nn.Linear(4, 4)})
+
+
+def test_the_rate_scales_with_the_global_batch() -> None:
+    assert optim.scaled_lr(PretrainConfig(lr=0.1, batch_size=1024)) == pytest.approx(0.4)
+
+
+def test_warm_up_then_cosine_to_zero() -> None:
+    factor = optim.schedule(10, 110)
+    assert [factor(0), factor(9)] == pytest.approx([0.1, 1.0])
+    assert [factor(s) for s in (10, 60, 110)] == pytest.approx([1.0, 0.5, 0.0])
+    assert factor(35) == pytest.approx((1 + math.cos(math.pi / 4)) / 2)
+    assert optim.schedule(0, 4)(0) == 1.0
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd", "lars"])
+def test_vectors_take_no_decay_and_a_fixed_part_keeps_its_rate(name: str) -> None:
+    net = network()
+    config = PretrainConfig(optimizer=name, lr=0.1, weight_decay=0.5, epochs=2, warmup_epochs=0)  # type: ignore[arg-type]
+    optimizer, scheduler = optim.build(net, config, steps_per_epoch=5, constant=net["predictor"])
+    for group in optimizer.param_groups:
+        assert all((p.ndim > 1) == (group["weight_decay"] == 0.5) for p in group["params"])
+    assert sum(len(g["params"]) for g in optimizer.param_groups) == len(list(net.parameters()))
+    for _ in range(10):
+        optimizer.zero_grad()
+        net["predictor"](net["body"](torch.randn(8, 4))).pow(2).mean().backward()
+        optimizer.step()
+        scheduler.step()
+    ends = {id(p): g["lr"] for g in optimizer.param_groups for p in g["params"]}
+    assert ends[id(net["predictor"].weight)] == pytest.approx(0.1)
+    assert ends[id(net["body"][0].weight)] == pytest.approx(0.0, abs=1e-9)
+    assert all(p.isfinite().all() for p in net.parameters())
+
+
+def test_frozen_parameters_are_left_out() -> None:
+    net = network()
+    net["body"].requires_grad_(False)
+    optimizer, _ = optim.build(net, PretrainConfig(), steps_per_epoch=5)
+    assert sum(len(g["params"]) for g in optimizer.param_groups) == 2

@@ -1,0 +1,216 @@
+"""Whole runs on embedded images: every method with every constraint, and what a run leaves behind."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+
+from glf import checkpoint
+from glf.config import AdcOptions, PretrainConfig
+from glf.data import sources
+from glf.methods import CONSTRAINTS, METHODS, parse
+from glf.nn.weights import load_backbone
+from glf.train import directory
+from glf.train.run import pretrain, split
+
+Run = Callable[..., Path]
+
+
+def lines(run: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("constraint", ["none", *CONSTRAINTS])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains_with_every_constraint(method: str, constraint: str, small_run: Run) -> None:
+    run = small_run(method=f"{method}+{constraint}")
+    steps = [line for line in lines(run) if "loss" in line]
+    assert len(steps) == 2
+    terms = [f"{term.role}/{term.name}" for _, term in parse(f"{method}+{constraint}").build().parts]
+    for line in steps:
+        assert all(math.isfinite(value) for value in line.values())
+        assert line["loss"] == pytest.approx(sum(line[term] for term in terms), rel=1e-5)
+        shares = [line[f"share/{term}"] for term in terms]
+        assert sum(shares) == pytest.approx(1.0, rel=1e-5)
+        assert min(shares) > 0, "a term without a gradient trains nothing"
+    if constraint in ("lpm", "adc"):
+        assert {"entropy/dat", "entropy/pre"} <= set(steps[0])
+    if constraint in ("dcm", "adc"):
+        assert {"entropy/cal", "entropy/dat", "sharpens/dcm"} <= set(steps[0])
+
+
+def test_what_a_run_leaves_behind(small_run: Run, console: Console) -> None:
+    run = small_run(epochs=3, save_every=1, keep=2)
+    names = {path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file()}
+    assert names == {
+        "config.json", "metrics.jsonl", "result.json", "skipped.txt", "backbone.safetensors", "train.log",
+        "checkpoints/last.ckpt", "checkpoints/best.ckpt", "checkpoints/epoch-00002.ckpt",
+        "checkpoints/epoch-00003.ckpt",
+    }  # fmt: skip
+    result = json.loads((run / "result.json").read_text())
+    assert result["config"]["epochs"] == 3
+    assert result["data"] | {"classes": 0, "key": 0} == {
+        "name": "fashion-mini", "key": 0, "images": 10_000, "train": 128, "val": 32, "skipped": 0, "classes": 0,
+    }  # fmt: skip
+    probes = [line for line in lines(run) if "val/knn" in line]
+    assert [line["epoch"] for line in probes] == [0, 1, 2]
+    assert all(0 <= line["val/knn"] <= 1 and line["val/rank"] > 1 for line in probes)
+    last, best = (checkpoint.load(run / "checkpoints" / f"{name}.ckpt") for name in ("last", "best"))
+    assert last["epoch"] == 2
+    scores = [line["val/knn"] for line in probes]
+    assert best["epoch"] == int(np.argmax(scores))
+    body = load_backbone(run).body.state_dict()
+    trained = {k.removeprefix("network.student.0.body."): v for k, v in last["state_dict"].items() if ".0.body." in k}
+    assert all(torch.equal(value, trained[name]) for name, value in body.items())
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "images/s" in printed
+    assert "waiting" in printed
+    assert "not collapsed" in printed
+    assert "lr 0.00025 (0.001 x 64/256)" in printed
+    assert "not collapsed" in (run / "train.log").read_text()
+
+
+def test_the_validation_part_is_fixed_stratified_and_out_of_training() -> None:
+    images = sources.load("fashion-mini")
+    train, val = split(images, PretrainConfig(seed=3))
+    again = split(images, PretrainConfig(seed=3))
+    assert (train == again[0]).all()
+    assert (val == again[1]).all()
+    assert len(val) == 1_000
+    assert len(train) == 9_000
+    assert not set(train) & set(val)
+    assert np.bincount(images.targets[val]).tolist() == [100] * 10
+    assert (split(images, PretrainConfig(seed=4))[1] != val).any()
+
+
+def test_a_seed_gives_the_same_weights_and_another_seed_others(small_run: Run, tmp_path: Path) -> None:
+    runs = [small_run(seed=seed, out=tmp_path / str(i)) for i, seed in enumerate((5, 5, 6))]
+    a, b, c = (load_backbone(run).body.state_dict() for run in runs)
+    assert all(torch.equal(a[k], b[k]) for k in a)
+    assert any(not torch.equal(a[k], c[k]) for k in a)
+
+
+def test_base_and_constrained_start_from_the_same_weights_and_views(small_run: Run, tmp_path: Path) -> None:
+    off = AdcOptions(nu=0.0, upsilon=0.0)
+    base = small_run(method="simclr", out=tmp_path / "base")
+    with_zero = small_run(method="simclr+adc", adc=off, out=tmp_path / "zero")
+    a, b = (load_backbone(run).body.state_dict() for run in (base, with_zero))
+    assert all(torch.allclose(a[k].double(), b[k].double(), atol=1e-6) for k in a)
+
+
+def test_a_dry_run_writes_nothing(small_run: Run, tmp_path: Path, console: Console) -> None:
+    small_run(dry_run=True, out=tmp_path / "dry")
+    assert not (tmp_path / "dry").exists()
+    assert "nothing written" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_weights_start_from_a_file(small_run: Run, tmp_path: Path) -> None:
+    first = small_run(out=tmp_path / "first")
+    weights = first / "backbone.safetensors"
+    second = small_run(weights=weights, lr=0.0, out=tmp_path / "second")
+    a, b = (load_backbone(run).body for run in (first, second))
+    assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": "simlcr"}, "did you mean 'simclr'"),
+        ({"method": "byol+acd"}, "did you mean 'adc'"),
+        ({"options": {"temprature": 1.0}}, "no option 'temprature' - did you mean 'temperature'"),
+        ({"backbone": "resnet81"}, "unknown backbone 'resnet81' - did you mean"),
+        ({"views": "wsme"}, "did you mean 'wmse'"),
+        ({"batch_size": 512}, r"a batch of 512 is larger than the data \(128 training images\)"),
+        ({"limit": 20_000}, "cannot draw 20000 of 10000"),
+        ({"prior": "pixel"}, "unknown prior 'pixel' - did you mean 'pixels'"),
+        ({"device": "tpu"}, "unknown device 'tpu'"),
+        ({"resume": True, "overwrite": True}, "choose one"),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_written(
+    settings: dict[str, object], message: str, small_run: Run, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        small_run(**settings)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_existing_run_is_refused_resumed_or_overwritten(small_run: Run, tmp_path: Path) -> None:
+    run = small_run()
+    before = (run / "backbone.safetensors").read_bytes()
+    with pytest.raises(ValueError, match="exists already: go on with --resume"):
+        small_run()
+    with pytest.raises(ValueError, match="did you mean 'simclr'"):
+        small_run(overwrite=True, method="simlcr")  # a mistake does not cost the old run
+    assert (run / "backbone.safetensors").read_bytes() == before
+    with pytest.raises(ValueError, match=r"seed was 0 .* cannot become 1 on resume"):
+        small_run(resume=True, seed=1)
+    small_run(overwrite=True, seed=1)
+    assert (run / "backbone.safetensors").read_bytes() != before
+
+
+def test_a_directory_that_is_no_run_is_never_deleted(small_run: Run, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.tex").write_text("years of work")
+    with pytest.raises(ValueError, match="not the directory of a run"):
+        small_run(overwrite=True)
+    assert (tmp_path / "run" / "thesis.tex").read_text() == "years of work"
+
+
+def test_resuming_another_versions_checkpoint_is_refused(small_run: Run) -> None:
+    run = small_run()
+    torch.save({"glf_schema": 0}, run / directory.LAST)
+    with pytest.raises(ValueError, match="has schema 0"):
+        small_run(resume=True)
+
+
+def test_a_folder_of_mixed_and_broken_photos(tmp_path: Path, console: Console) -> None:
+    photos, rng = tmp_path / "photos", np.random.default_rng(0)
+    photos.mkdir()
+    for i in range(24):
+        shape = (30 + i, 50 - i) if i % 3 else (40, 40, 3)
+        Image.fromarray(rng.integers(0, 255, shape, dtype=np.uint8)).save(photos / f"{i}.png")
+    (photos / "cut.jpg").write_bytes((photos / "0.png").read_bytes()[:60])
+    (photos / "empty.png").touch()
+    out = tmp_path / "run"
+    config = PretrainConfig(
+        data=str(photos), image_size=32, method="byol+adc", batch_size=8, epochs=1, out=out, log_every=1
+    )
+    result = pretrain(config, console)
+    assert result["data"]["skipped"] == 2
+    assert result["data"]["train"] == 24
+    assert {line.split("\t")[0] for line in (out / "skipped.txt").read_text().splitlines()} == {"cut.jpg", "empty.png"}
+    assert "val/knn" not in result["training"]
+    assert result["training"]["val/rank"] > 0
+    assert not (out / "checkpoints" / "best.ckpt").exists()
+    assert "2 files skipped" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_prior_of_the_wrong_length_is_refused(small_run: Run, tmp_path: Path) -> None:
+    np.save(tmp_path / "prior.npy", np.zeros((7, 3), np.float32))
+    with pytest.raises(ValueError, match=r"shape \(7, 3\).*10000 images"):
+        small_run(prior=f"file:{tmp_path / 'prior.npy'}")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_can_be_the_prior_of_another(small_run: Run, tmp_path: Path) -> None:
+    first = small_run(method="simclr", out=tmp_path / "first")
+    second = small_run(method="byol+lpm", prior=f"run:{first}", out=tmp_path / "second")
+    assert "constrain/lpm" in lines(second)[0]
+
+
+def test_config_is_saved_and_read_back(small_run: Run) -> None:
+    run = small_run(method="vicreg+dcm", projector=(64, 32))
+    saved = directory.saved_config(run)
+    assert (saved.method, saved.projector) == ("vicreg+dcm", (64, 32))
+    (run / "config.json").write_text(json.dumps({"epoch": 3}))
+    with pytest.raises(ValueError, match=r"config.json: unknown configuration key 'epoch' - did you mean 'epochs'"):
+        directory.saved_config(run)
+    assert replace(saved, resume=True).resume
