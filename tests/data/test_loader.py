@@ -1,0 +1,152 @@
+"""Which rows a batch holds, whoever shares it, and that it holds what the data set has in those rows."""
+
+from collections import Counter
+from itertools import chain
+
+import numpy as np
+import pytest
+import torch
+
+from glf.data.loader import BatchReader, EpochBatches, draw, loader, to_tensor
+from glf.data.sources import load
+from glf.types import Batch
+
+ROWS = np.arange(3, 300, 7)  # 43 of the rows, none of them its own position
+
+
+def order(seed: int = 0, epoch: int = 0, size: int = 8, **shared: int) -> list[list[int]]:
+    batches = EpochBatches(ROWS, size, seed, **shared)
+    batches.set_epoch(epoch)
+    return [rows.tolist() for rows in batches]
+
+
+# --- rows
+
+
+@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_processes_share_the_batch_that_one_would_have(world, epoch):
+    whole = order(epoch=epoch)
+    parts = [order(epoch=epoch, rank=rank, world=world) for rank in range(world)]
+    assert len(whole) == 5
+    for batch, *shares in zip(whole, *parts, strict=True):
+        assert [len(share) for share in shares] == [8 // world] * world
+        assert sorted(chain(*shares)) == sorted(batch)
+
+
+def test_an_epoch_holds_each_row_once_and_drops_the_remainder():
+    batches = order()
+    assert len(EpochBatches(ROWS, 8, 0)) == len(batches) == 43 // 8
+    assert all(len(batch) == 8 for batch in batches)
+    seen = Counter(chain(*batches))
+    assert set(seen) <= set(ROWS.tolist())
+    assert set(seen.values()) == {1}
+    left_out = [set(ROWS.tolist()) - set(chain(*order(epoch=epoch))) for epoch in range(2)]
+    assert len(left_out[0]) == len(left_out[1]) == 43 % 8
+    assert left_out[0] != left_out[1], "no row is left out for good"
+
+
+def test_the_order_follows_from_seed_and_epoch():
+    assert order(seed=1, epoch=2) == order(seed=1, epoch=2)
+    orders = [order(seed=seed, epoch=epoch) for seed in range(3) for epoch in range(3)]
+    assert all(a != b for i, a in enumerate(orders) for b in orders[:i])
+    batches = EpochBatches(ROWS, 8, 0)
+    first = [rows.tolist() for rows in batches]
+    batches.set_epoch(1)
+    second = [rows.tolist() for rows in batches]
+    batches.set_epoch(0)
+    assert [rows.tolist() for rows in batches] == first != second
+
+
+@pytest.mark.parametrize(
+    ("size", "world", "message"),
+    [
+        (44, 1, r"a batch of 44 is larger than the data \(43 training images\)"),
+        (9, 2, "a global batch of 9 cannot be shared by 2 processes"),
+    ],
+)
+def test_batches_that_cannot_be(size, world, message):
+    with pytest.raises(ValueError, match=message):
+        EpochBatches(ROWS, size, 0, world=world)
+    assert len(EpochBatches(ROWS, 43, 0)) == 1
+
+
+# --- what is in them
+
+
+def holds(batch: Batch, pixels: np.ndarray, targets: np.ndarray, prior: np.ndarray | None) -> None:
+    rows = batch.row.numpy()
+    assert batch.images.dtype == torch.uint8
+    assert np.array_equal(batch.images.numpy(), pixels[rows].transpose(0, 3, 1, 2))
+    assert np.array_equal(batch.target.numpy(), targets[rows])
+    if prior is None:
+        assert batch.prior is None
+    else:
+        assert np.array_equal(batch.prior.numpy(), prior[rows])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("with_prior", [False, True])
+def test_a_batch_holds_what_its_rows_hold(workers, with_prior, tmp_path):
+    images = load("fashion-mini", "test").select(np.arange(300))
+    prior = None
+    if with_prior:  # as it comes from the cache: memory-mapped, read-only
+        np.save(tmp_path / "prior.npy", np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32))
+        prior = np.load(tmp_path / "prior.npy", mmap_mode="r")
+    batches = EpochBatches(ROWS, 8, seed=5)
+    feed = loader(images, batches, prior=prior, workers=workers)
+    for epoch in range(2):  # workers live on from epoch to epoch, and hear of it all the same
+        batches.set_epoch(epoch)
+        given = list(feed)
+        assert [batch.row.tolist() for batch in given] == order(seed=5, epoch=epoch)
+        for batch in given:
+            assert isinstance(batch, Batch)
+            holds(batch, images.pixels, images.targets, prior)
+
+
+def test_a_prior_of_other_length_is_refused():
+    images = load("fashion-mini", "test").select(np.arange(20))
+    with pytest.raises(ValueError, match="the prior has 19 rows, the data 20 images"):
+        BatchReader(images, np.zeros((19, 4), dtype=np.float32))
+
+
+def test_a_batch_is_a_copy():
+    images = load("fashion-mini", "test").select(np.arange(20))
+    before = images.pixels.copy()
+    batch = BatchReader(images)[np.arange(5)]
+    batch.images.zero_()
+    batch.target.zero_()
+    assert np.array_equal(images.pixels, before)
+    assert images.targets.any()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_channels_come_first(channels):
+    pixels = np.arange(2 * 4 * 5 * channels, dtype=np.uint8).reshape(2, 4, 5, channels)
+    x = to_tensor(pixels)
+    assert x.shape == (2, channels, 4, 5)
+    assert x.is_contiguous()
+    assert all(x[n, c, i, j] == pixels[n, i, j, c] for n, i, j, c in np.ndindex(pixels.shape))
+
+
+# --- a part of the data
+
+
+@pytest.mark.parametrize("sizes", [(500, 300, 200), (700, 200, 95, 5), (1000,)], ids=str)
+@pytest.mark.parametrize("count", [0, 10, 100, 333, 999, 1000])
+def test_a_drawn_part_has_every_class_in_proportion(sizes, count):
+    targets = np.random.default_rng(1).permutation(np.repeat(np.arange(len(sizes)) - 1, sizes))
+    rows = draw(targets, count, seed=0)
+    assert len(rows) == count
+    assert np.array_equal(rows, np.unique(rows)), "sorted, each once"
+    shares = [int((targets[rows] == label - 1).sum()) for label in range(len(sizes))]
+    assert all(abs(share - size * count / 1000) <= 1 for share, size in zip(shares, sizes, strict=True))
+    assert np.array_equal(rows, draw(targets, count, seed=0))
+    if count in (10, 100, 333):
+        assert not np.array_equal(rows, draw(targets, count, seed=1))
+
+
+@pytest.mark.parametrize("count", [-1, 7])
+def test_no_more_than_there_are(count):
+    with pytest.raises(ValueError, match=f"cannot draw {count} of 6 images"):
+        draw(np.zeros(6, dtype=np.int64), count, seed=0)

@@ -1,0 +1,54 @@
+"""The table of recipes: its numbers, and that they are numbers one can draw from."""
+
+from dataclasses import FrozenInstanceError, asdict
+
+import pytest
+
+from glf.data.views import RECIPES, View, recipe
+
+COMMON = {"ratio": (3 / 4, 4 / 3), "flip": 0.5, "jitter": 0.8}
+GENTLE = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1}
+STRONG = {"brightness": 0.8, "contrast": 0.8, "saturation": 0.8, "hue": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "second"),
+    [
+        # Ermolov et al. 2021, on image transformations
+        ("wmse", GENTLE | {"crop": (0.2, 1.0), "grey": 0.1, "blur": 0.0, "solarise": 0.0}, {}),
+        # solo-learn, scripts/pretrain/cifar/augmentations/symmetric.yaml
+        ("symmetric", STRONG | {"crop": (0.08, 1.0), "grey": 0.2, "blur": 0.5, "solarise": 0.0}, {}),
+        # solo-learn, scripts/pretrain/cifar/augmentations/asymmetric.yaml
+        (
+            "asymmetric",
+            GENTLE | {"saturation": 0.2, "crop": (0.08, 1.0), "grey": 0.2, "blur": 0.0, "solarise": 0.0},
+            {"solarise": 0.2},
+        ),
+    ],
+)
+def test_recipes_have_their_publications_numbers(name, first, second):
+    assert [asdict(view) for view in recipe(name)] == [COMMON | first, COMMON | first | second]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_view_can_be_drawn(name):
+    views = recipe(name)
+    assert len(views) == 2
+    for view in views:
+        assert 0 < view.crop[0] <= view.crop[1] <= 1
+        assert 0 < view.ratio[0] <= view.ratio[1]
+        assert all(0 <= p <= 1 for p in (view.flip, view.jitter, view.grey, view.blur, view.solarise))
+        assert all(0 <= strength <= 1 for strength in (view.brightness, view.contrast, view.saturation))
+        assert 0 <= view.hue <= 0.5
+
+
+def test_an_unknown_recipe_is_told_the_nearest():
+    with pytest.raises(ValueError, match=r"'asymetric' - did you mean 'asymmetric'\?.*wmse, symmetric"):
+        recipe("asymetric")
+
+
+def test_a_view_is_settings_only():
+    with pytest.raises(FrozenInstanceError):
+        View().flip = 1.0
+    with pytest.raises(TypeError):
+        View((0.2, 1.0))

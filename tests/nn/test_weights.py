@@ -1,0 +1,180 @@
+"""Weights in and out of files, of ours and of others."""
+
+import os
+import pickle
+from itertools import cycle
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from glf.nn.backbone import Backbone
+from glf.nn.heads import Heads
+from glf.nn.network import Network
+from glf.nn.weights import FILE, load_backbone, load_weights, save_backbone
+
+
+def build(seed: int, name: str = "small_resnet", channels: int = 1, size: int = 28) -> Backbone:
+    torch.manual_seed(seed)
+    return Backbone(name, channels=channels, image_size=size, mean=(0.3,) * channels, std=(0.2,) * channels)
+
+
+def images(backbone: Backbone) -> Tensor:
+    return torch.rand(4, backbone.channels, backbone.image_size, backbone.image_size)
+
+
+def same(a: Backbone, b: Backbone) -> bool:
+    x = images(a)
+    return torch.equal(a.eval()(x), b.eval()(x))
+
+
+@pytest.mark.parametrize("in_directory", [False, True])
+@pytest.mark.parametrize(
+    ("name", "channels", "size"), [("small_resnet", 1, 28), ("timm:test_vit", 3, 32), ("torchvision:resnet18", 1, 32)]
+)
+def test_there_and_back(tmp_path, name, channels, size, in_directory):
+    backbone = build(0, name, channels, size)
+    backbone(images(backbone))  # batch statistics move
+    save_backbone(backbone, tmp_path / FILE)
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+    loaded = load_backbone(tmp_path if in_directory else tmp_path / FILE)
+    assert loaded.describe() == backbone.describe()
+    assert same(loaded, backbone)
+
+
+def test_what_is_saved_is_the_librarys_own(tmp_path):
+    torch.manual_seed(0)
+    backbone = Backbone("timm:resnet18", image_size=224, mean=(0.5, 0.4, 0.3), std=(0.1, 0.2, 0.3)).eval()
+    save_backbone(backbone, tmp_path / FILE)
+    model = timm.create_model("resnet18", num_classes=0).eval()
+    model.load_state_dict(load_file(tmp_path / FILE), strict=True)
+    x = torch.rand(1, 3, 224, 224)
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in ((0.5, 0.4, 0.3), (0.1, 0.2, 0.3)))
+    with torch.no_grad():
+        assert torch.equal(model((x - mean) / std), backbone(x))
+    with safe_open(tmp_path / FILE, framework="pt") as file:
+        assert set(file.metadata()) == {"format", "glf"}
+
+
+def in_a_checkpoint(state: dict[str, Tensor]) -> dict[str, object]:
+    """As Lightning writes a run of ours: the network with heads and teacher, and the optimiser's numbers."""
+    net = Network(build(7), Heads(projector=(8,)), frozenset({"teacher"}))
+    net.backbone.body.load_state_dict(state)
+    return {"state_dict": {f"network.{name}": t for name, t in net.state_dict().items()}, "epoch": 3}
+
+
+WRAPPED = {
+    "plain": lambda state: state,
+    "state_dict": lambda state: {"state_dict": state, "epoch": 3},
+    "model": lambda state: {"model": state},
+    "module.": lambda state: {f"module.{name}": t for name, t in state.items()},
+    "backbone.": lambda state: {
+        "state_dict": {f"backbone.{name}": t for name, t in state.items()} | {"projector.0.weight": torch.ones(2)}
+    },
+    "classifier": lambda state: {**state, "fc.weight": torch.ones(10, 256), "fc.bias": torch.ones(10)},
+    "checkpoint": in_a_checkpoint,
+    "no counters": lambda state: {k: t for k, t in state.items() if not k.endswith("num_batches_tracked")},
+}
+
+
+@pytest.mark.parametrize(("kind", "suffix"), zip(WRAPPED, cycle((".pt", ".pth", ".ckpt")), strict=False))
+def test_files_of_other_tools(tmp_path, kind, suffix):
+    source, target = build(0), build(1)
+    path = tmp_path / f"weights{suffix}"
+    torch.save(WRAPPED[kind](source.body.state_dict()), path)
+    assert not same(source, target)
+    load_weights(target.body, path)
+    assert same(source, target)
+
+
+def test_a_safetensors_file_of_another_tool(tmp_path):
+    source, target = build(0), build(1)
+    save_file({**source.body.state_dict(), "fc.weight": torch.ones(10, 256)}, tmp_path / "w.safetensors")
+    load_weights(target.body, tmp_path / "w.safetensors")
+    assert same(source, target)
+    with pytest.raises(ValueError, match="does not say which backbone it holds"):
+        load_backbone(tmp_path / "w.safetensors")
+
+
+def test_by_order_pairs_tensors_whatever_their_names(tmp_path):
+    source, target = build(0), build(1)
+    renamed = {f"x{i}": t for i, t in enumerate(source.body.state_dict().values())}
+    torch.save({**renamed, "_fc.weight": torch.ones(10, 256)}, tmp_path / "w.pt")
+    with pytest.raises(ValueError, match="lacks"):
+        load_weights(target.body, tmp_path / "w.pt")
+    load_weights(target.body, tmp_path / "w.pt", by_order=True)
+    assert same(source, target)
+
+
+# --- files that are not what they should be
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state: {k: t for k, t in state.items() if k != "bn1.bias"}, r"lacks 1 of \d+ tensors, first 'bn1.bias'"),
+        (
+            lambda state: state | {"conv1.weight": torch.ones(32, 3, 3, 3)},
+            r"conv1.weight has shape \(32, 3, 3, 3\), the model's \(32, 1, 3, 3\)",
+        ),
+        (lambda _: {"something": torch.ones(2)}, r"lacks (\d+) of \d+ tensors"),
+        (lambda _: {}, "lacks"),
+        (lambda _: [torch.ones(2)], "holds a list, not a dictionary"),
+    ],
+    ids=["missing", "shape", "foreign", "empty", "list"],
+)  # fmt: skip
+def test_weights_that_do_not_match_change_nothing(tmp_path, change, message):
+    target = build(1)
+    before = {name: t.clone() for name, t in target.body.state_dict().items()}
+    torch.save(change(build(0).body.state_dict()), tmp_path / "w.pt")
+    with pytest.raises(ValueError, match=message):
+        load_weights(target.body, tmp_path / "w.pt")
+    assert all(torch.equal(t, before[name]) for name, t in target.body.state_dict().items())
+
+
+@pytest.mark.parametrize("name", ["w.pt", "w.ckpt", "w.safetensors"])
+@pytest.mark.parametrize(
+    "content", [b"", b"these are no weights", b"\x80\x02" + bytes(100)], ids=["empty", "text", "bytes"]
+)
+def test_garbage(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=f"{name} cannot be read as weights"):
+        load_weights(nn.Linear(1, 1), tmp_path / name)
+    with pytest.raises(ValueError, match=f"{name} is no safetensors file"):
+        load_backbone(tmp_path / name)
+
+
+class Harmful:
+    """Makes a directory when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("save", [torch.save, lambda value, path: path.write_bytes(pickle.dumps(value, 2))])
+@pytest.mark.parametrize("name", ["w.pt", "w.ckpt", FILE])
+def test_nothing_in_a_file_is_executed(tmp_path, save, name):
+    made = tmp_path / "made"
+    pickle.loads(pickle.dumps(Harmful(made)))
+    assert made.is_dir(), "the file would do it"
+    made.rmdir()
+    save({"conv1.weight": Harmful(made)}, tmp_path / name)
+    with pytest.raises(ValueError, match=name):
+        load_weights(nn.Linear(1, 1), tmp_path / name)
+    with pytest.raises(ValueError, match=name):
+        load_backbone(tmp_path / name)
+    assert not made.exists()
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no weights at .*w\.pt"):
+        load_weights(nn.Linear(1, 1), tmp_path / "w.pt")
+    with pytest.raises(FileNotFoundError, match=f"no backbone at .*{FILE}: is .* the directory of a finished run"):
+        load_backbone(tmp_path)

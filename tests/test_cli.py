@@ -1,0 +1,110 @@
+"""The command line as a person meets it: real processes, real messages."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from glf.cli import main
+from glf.methods import METHODS
+
+GLF = [sys.executable, "-c", "from glf.cli import main; main()"]
+
+
+def glf(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1", **environment}
+    return subprocess.run([*GLF, *arguments], capture_output=True, text=True, env=env, timeout=120)
+
+
+def test_help_names_every_command_and_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--help"])
+    assert end.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(command in shown for command in ("pretrain", "evaluate", "report", "methods"))
+    with pytest.raises(SystemExit):
+        main(["pretrain", "--help"])
+    shown = capsys.readouterr().out
+    flags = (
+        "--nu --upsilon --rho --effective-dim --reading --t-scale --prior --seed --resume --dry-run --keep --weights"
+    )
+    assert all(flag in shown for flag in flags.split())
+
+
+def test_methods_shows_both_parts_and_the_paper_of_every_row() -> None:
+    shown = glf("methods").stdout
+    assert all(name in shown for name in METHODS)
+    for words in (
+        "log_partition",
+        "stop-gradient",
+        "moving average",
+        "each view standardised",
+        "Zbontar",
+        "dcm",
+        "lpm",
+    ):
+        assert words in shown, words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("pretrain --method simlcr", "unknown method 'simlcr' - did you mean 'simclr'?"),
+        ("pretrain --data no/such/folder", "no such file or folder"),
+        ("pretrain --data cifra10", "did you mean 'cifar10'?"),
+        ("pretrain --data cifar10 --root .", "--download"),
+        ("evaluate no/such/run", "no backbone at"),
+        ("report no/such/run", "no run below"),
+        ("pretrain --resume --out no/such/run", "no config.json in"),
+    ],
+)
+def test_mistakes_end_in_one_line_and_exit_code_two(
+    arguments: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = glf(*arguments.split())
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.startswith("glf: ")
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_debug_shows_the_traceback() -> None:
+    assert "Traceback" in glf("evaluate", "no/such/run", GLF_DEBUG="1").stderr
+
+
+def test_an_unknown_flag_names_the_nearest() -> None:
+    done = glf("pretrain", "--epoch", "3")
+    assert done.returncode == 2
+    assert "--epochs" in done.stdout + done.stderr
+
+
+def test_from_images_to_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from glf.data.sources import load
+
+    train, test = load("fashion-mini"), load("fashion-mini", "test")
+    np.savez(
+        tmp_path / "small.npz",
+        train_images=train.pixels[:300], train_labels=train.targets[:300],
+        test_images=test.pixels[:100], test_labels=test.targets[:100],
+    )  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    done = glf(*"pretrain --data small.npz --method byol+adc --nu 0.1 --epochs 1 --batch-size 64 --out r".split())
+    assert done.returncode == 0, done.stderr
+    assert "0.1 dcm + 0.3 lpm" in done.stdout
+    assert json.loads((tmp_path / "r" / "result.json").read_text())["command"] == "(called from Python)"
+    done = glf("evaluate", "r", "--probe-epochs", "5")
+    assert done.returncode == 0, done.stderr
+    assert all(words in done.stdout for words in ("pixels", "untrained", "trained", "linear probe (SGD, 5 epochs)"))
+    done = glf("report", "r", "--out", "page.html")
+    assert done.returncode == 0, done.stderr
+    assert "linear probe" in (tmp_path / "page.html").read_text()
+    again = glf(*"pretrain --data small.npz --out r".split())
+    assert again.returncode == 2
+    assert "r exists already" in again.stderr
