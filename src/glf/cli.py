@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         run(config)
     except KeyboardInterrupt:
-        _fail("interrupted: go on with the same command and --resume", 130)
+        _fail("interrupted; a run goes on from its last finished epoch with --resume", 130)
     except (ValueError, LookupError, OSError) as error:
         if os.environ.get("GLF_DEBUG"):
             raise

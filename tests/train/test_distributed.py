@@ -1,5 +1,10 @@
 """Two real processes: the gathered batch gives the gradient that one process with the whole batch has."""
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -95,3 +100,16 @@ def test_one_process_gathers_nothing():
     e = Embeddings(z=draw_fields()["z"])
     assert gather(e) is e
     assert (rank(), world_size()) == (0, 1)
+
+
+def test_two_processes_train_one_run(tmp_path):
+    """The command line with two devices: one directory, one set of files, the global batch shared."""
+    command = [Path(sys.executable).parent / "glf", "pretrain", "--method", "byol+adc", "--out", tmp_path / "run"]
+    small = "--device cpu --devices 2 --limit 320 --batch-size 64 --epochs 2 --val-images 64 --log-every 1".split()
+    done = subprocess.run([*command, *small], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("run       ") == 1
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "loss" in line] == list(range(1, 9))
+    assert [line["epoch"] for line in lines if "val/knn" in line] == [0, 1]
+    assert (tmp_path / "run" / "backbone.safetensors").exists()

@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from glf import checkpoint
+from glf.config import PretrainConfig
+from glf.train import directory
 
 SETTINGS = [
     "--limit",
@@ -34,16 +36,20 @@ def glf(*arguments: str) -> list[str]:
     return [sys.executable, "-c", "from glf.cli import main; main()", "pretrain", *arguments]
 
 
+def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 120
+    while not path.exists():
+        assert process.poll() is None, "the run ended before it could be stopped"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
 @pytest.mark.parametrize("method", ["byol+adc", "simclr+lpm"])
 def test_kill_and_resume_gives_the_same_weights(method: str, tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     subprocess.run(glf("--method", method, "--out", str(whole), *SETTINGS), check=True, stdout=subprocess.DEVNULL)
     process = subprocess.Popen(glf("--method", method, "--out", str(killed), *SETTINGS), stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while not (killed / "checkpoints" / "epoch-00002.ckpt").exists():
-        assert process.poll() is None, "the run ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    wait_for(killed / "checkpoints" / "epoch-00002.ckpt", process)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert not (killed / "result.json").exists(), "the run was over before it was killed"
@@ -54,3 +60,21 @@ def test_kill_and_resume_gives_the_same_weights(method: str, tmp_path: Path) -> 
     assert a["lr_schedulers"] == b["lr_schedulers"]
     steps = [[line.partition(",")[0] for line in (run / "metrics.jsonl").open()] for run in (whole, killed)]
     assert steps[0] == steps[1], "metrics.jsonl has every step once"
+
+
+def test_ctrl_c_ends_in_one_line_and_the_run_can_go_on(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = subprocess.Popen(glf("--out", str(run), *SETTINGS), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    wait_for(run / "checkpoints" / "last.ckpt", process)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"--resume" in stderr
+    assert b"Traceback" not in stderr
+    assert checkpoint.load(run / "checkpoints" / "last.ckpt")["epoch"] >= 0
+
+
+def test_a_run_without_a_checkpoint_says_so(tmp_path: Path) -> None:
+    directory.write(tmp_path / "config.json", PretrainConfig(out=tmp_path))
+    with pytest.raises(ValueError, match=r"no checkpoint yet .* --overwrite"):
+        directory.settle(PretrainConfig(out=tmp_path, resume=True))

@@ -16,6 +16,7 @@ from glf.data.store import Images
 from glf.measure.geometry import effective_rank, spread
 from glf.measure.neighbours import weighted_neighbours
 from glf.nn.features import encode
+from glf.train.distributed import launched_rank
 from glf.train.module import Pretraining
 
 PROBE_K, PROBE_TEMPERATURE = 20, 0.07
@@ -28,6 +29,8 @@ class Journal:
         self.console, self.path = console, path
 
     def __call__(self, text: str, style: str = "") -> None:
+        if launched_rank():
+            return
         self.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
         if self.path is not None:
             with open(self.path, "a") as file:
@@ -147,6 +150,7 @@ class Checkpoints(L.Callback):
         score = self.probe.latest.get("val/knn", float("-inf"))
         better = score > self.best
         self.best = max(self.best, score)
+        trainer.save_checkpoint(self.directory / "last.ckpt")
         if better:
             trainer.save_checkpoint(self.directory / "best.ckpt")
         epoch = trainer.current_epoch + 1
@@ -155,7 +159,6 @@ class Checkpoints(L.Callback):
             if trainer.is_global_zero:
                 for old in sorted(self.directory.glob("epoch-*.ckpt"))[: -self.keep]:
                     old.unlink()
-        trainer.save_checkpoint(self.directory / "last.ckpt")
 
 
 class Bar(L.Callback):

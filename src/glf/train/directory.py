@@ -8,6 +8,7 @@ from pathlib import Path
 
 from glf import checkpoint
 from glf.config import PretrainConfig, from_dict, to_dict
+from glf.train.distributed import launched_rank
 
 CONFIG = "config.json"
 LAST = Path("checkpoints") / "last.ckpt"
@@ -31,6 +32,8 @@ def settle(config: PretrainConfig) -> PretrainConfig:
         return config
     if config.resume:
         return _resumed(config, out)
+    if launched_rank():  # the first process chooses the directory and makes it; the others find it made
+        return config
     if _taken(out) and not config.overwrite:
         raise ValueError(f"{out} exists already: go on with --resume, replace it with --overwrite, or choose --out")
     if _taken(out) and not (out / CONFIG).is_file():
@@ -42,7 +45,7 @@ def make(config: PretrainConfig) -> Path:
     """The directory on the disk, called when nothing else can be wrong any more; --overwrite deletes here."""
     out = config.out
     assert out is not None, "settle() chooses one"
-    if not config.resume:
+    if not config.resume and not launched_rank():
         if _taken(out):
             shutil.rmtree(out)
         out.mkdir(parents=True, exist_ok=True)
@@ -79,5 +82,7 @@ def _resumed(config: PretrainConfig, out: Path) -> PretrainConfig:
         given, kept = getattr(config, field.name), getattr(saved, field.name)
         if field.name not in _FREE and given not in (kept, getattr(default, field.name)):
             raise ValueError(f"{field.name} was {kept!r} when {out} was started; it cannot become {given!r} on resume")
+    if not (out / LAST).exists():
+        raise ValueError(f"{out} has no checkpoint yet (the first follows an epoch): start anew with --overwrite")
     checkpoint.load(out / LAST)  # another version's or a broken file is refused before anything else happens
     return replace(saved, **{name: getattr(config, name) for name in _FREE})

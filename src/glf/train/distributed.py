@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from glf.types import Embeddings
@@ -20,6 +21,11 @@ def world_size() -> int:
 def rank() -> int:
     """This process's number among them."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def launched_rank() -> int:
+    """The same, from what the launcher put into the environment: known before the processes have met."""
+    return int(getattr(rank_zero_only, "rank", 0))
 
 
 def gather(e: Embeddings) -> Embeddings:

@@ -174,12 +174,15 @@ def _fit(
         num_sanity_val_steps=0,
     )
     resume = str(out / directory.LAST) if out and config.resume else None
-    trainer.fit(module, ckpt_path=resume)
+    try:
+        trainer.fit(module, ckpt_path=resume)
+    except SystemExit:  # Lightning's answer to Ctrl-C, which should reach our caller as what it was
+        if trainer.interrupted:
+            raise KeyboardInterrupt from None
+        raise
     if out is None:
         journal("dry run: two steps taken, nothing written")
         return {}
-    if trainer.interrupted:
-        raise KeyboardInterrupt
     if not trainer.is_global_zero:
         return {}
     save_backbone(module.network.backbone, out / FILE)
