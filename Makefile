@@ -18,7 +18,8 @@ install: .venv/installed ## Create .venv and install glf with everything its tes
 
 pretrain: install ## Train simclr+adc on the embedded images, judge it, write a page about it
 	@echo "== training simclr+adc on fashion-mini (10,000 embedded images) into $(RUN)"
-	@$(BIN)/glf pretrain --method simclr+adc --data fashion-mini --out $(RUN) --overwrite
+	@$(BIN)/glf pretrain --method simclr+adc --data fashion-mini --views gentle --batch-size 128 --epochs 12 \
+		--out $(RUN) --overwrite
 	@echo "== judging the backbone on the test split, next to raw pixels and the untrained network"
 	@$(BIN)/glf evaluate $(RUN)
 	@$(BIN)/glf report $(RUN) --out $(RUN)/report.html

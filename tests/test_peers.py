@@ -27,7 +27,7 @@ def barlow_twins(z, p, teacher):
 
 
 PEERS = {
-    "simclr": lambda z, p, teacher: NTXentLoss(temperature=0.5)(z[0], z[1]),
+    "simclr": lambda z, p, teacher: NTXentLoss(temperature=0.2)(z[0], z[1]),
     "vicreg": lambda z, p, teacher: VICRegLoss()(z[0], z[1]),
     "simsiam": simsiam,
     "byol": byol,

@@ -42,5 +42,5 @@ def test_the_changelog_has_numerics() -> None:
 
 @pytest.mark.parametrize("word", ["TODO", "FIXME", "XXX"])
 def test_nothing_is_left_unfinished(word: str) -> None:
-    found = subprocess.run(["git", "grep", "-lw", word, "--", "src"], capture_output=True, text=True, cwd=ROOT).stdout
+    found = subprocess.run(["git", "grep", "-lIw", word, "--", "src"], capture_output=True, text=True, cwd=ROOT).stdout
     assert found == ""

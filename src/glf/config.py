@@ -91,7 +91,7 @@ class PretrainConfig:
     """Images in a global batch, over all devices."""
     optimizer: Optimizer = "adamw"
     """Optimiser."""
-    lr: float = 1e-3
+    lr: float = 2e-3
     """Learning rate for a global batch of 256; it scales with the batch."""
     weight_decay: float = 1e-4
     """Weight decay; biases and normalisation layers take none."""

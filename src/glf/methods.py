@@ -72,7 +72,7 @@ _ROWS = [
         title="SimCLR",
         paper="Chen et al. 2020, A Simple Framework for Contrastive Learning of Visual Representations",
         objective=simclr,
-        options={"temperature": 0.5},
+        options={"temperature": 0.2},
         views="wmse",
         heads=Heads(projector=(512, 128)),
     ),

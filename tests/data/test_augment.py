@@ -86,7 +86,7 @@ def test_grey_and_solarised_images_are_torchvisions(channels):
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize(("side", "kernel"), [(28, 3), (44, 5), (70, 7)])
+@pytest.mark.parametrize(("side", "kernel"), [(28, 3), (39, 3), (40, 5), (60, 7)])
 def test_blur_is_torchvisions(channels, side, kernel):
     x = V.resize(photos(channels), [side, side + 3], antialias=True)
     sigma = torch.tensor([0.1, 0.3, 0.7, 1.0, 1.5, 2.0])

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from glf.data.loader import BatchReader, EpochBatches, draw, loader, to_tensor
+from glf.data.loader import BatchReader, EpochBatches, draw, loader, statistics, to_tensor
 from glf.data.sources import load
+from glf.data.store import Images
 from glf.types import Batch
 
 ROWS = np.arange(3, 300, 7)  # 43 of the rows, none of them its own position
@@ -150,3 +151,13 @@ def test_a_drawn_part_has_every_class_in_proportion(sizes, count):
 def test_no_more_than_there_are(count):
     with pytest.raises(ValueError, match=f"cannot draw {count} of 6 images"):
         draw(np.zeros(6, dtype=np.int64), count, seed=0)
+
+
+def test_statistics_are_the_channels_mean_and_deviation():
+    pixels = np.random.default_rng(0).integers(0, 256, (50, 7, 5, 3), dtype=np.uint8)
+    pixels[..., 2] = 9  # a constant channel must not divide by zero
+    images = Images(name="x", pixels=pixels, targets=np.full(50, -1), classes=(), key="k")
+    mean, std = statistics(images)
+    assert np.allclose(mean, (pixels / 255).mean((0, 1, 2)), atol=1e-4)
+    assert np.allclose(std[:2], (pixels / 255).std((0, 1, 2))[:2], atol=1e-4)
+    assert std[2] == 1e-3

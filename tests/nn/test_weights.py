@@ -81,7 +81,7 @@ WRAPPED = {
 }
 
 
-@pytest.mark.parametrize(("kind", "suffix"), zip(WRAPPED, cycle((".pt", ".pth", ".ckpt")), strict=False))
+@pytest.mark.parametrize(("kind", "suffix"), [*zip(WRAPPED, cycle((".pt", ".pth", ".ckpt")))])
 def test_files_of_other_tools(tmp_path, kind, suffix):
     source, target = build(0), build(1)
     path = tmp_path / f"weights{suffix}"
@@ -103,7 +103,7 @@ def test_a_safetensors_file_of_another_tool(tmp_path):
 def test_by_order_pairs_tensors_whatever_their_names(tmp_path):
     source, target = build(0), build(1)
     renamed = {f"x{i}": t for i, t in enumerate(source.body.state_dict().values())}
-    torch.save({**renamed, "_fc.weight": torch.ones(10, 256)}, tmp_path / "w.pt")
+    torch.save({"_fc.weight": torch.ones(10, 256), **renamed}, tmp_path / "w.pt")
     with pytest.raises(ValueError, match="lacks"):
         load_weights(target.body, tmp_path / "w.pt")
     load_weights(target.body, tmp_path / "w.pt", by_order=True)
@@ -116,7 +116,7 @@ def test_by_order_pairs_tensors_whatever_their_names(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda state: {k: t for k, t in state.items() if k != "bn1.bias"}, r"lacks 1 of \d+ tensors, first 'bn1.bias'"),
+        (lambda state: {k: t for k, t in state.items() if k != "bn1.bias"}, r"lacks 1 of .*first 'bn1.bias'"),
         (
             lambda state: state | {"conv1.weight": torch.ones(32, 3, 3, 3)},
             r"conv1.weight has shape \(32, 3, 3, 3\), the model's \(32, 1, 3, 3\)",

@@ -73,7 +73,7 @@ def test_what_a_run_leaves_behind(small_run: Run, console: Console) -> None:
     assert "images/s" in printed
     assert "waiting" in printed
     assert "not collapsed" in printed
-    assert "lr 0.00025 (0.001 x 64/256)" in printed
+    assert "lr 0.0005 (0.002 x 64/256)" in printed
     assert "not collapsed" in (run / "train.log").read_text()
 
 

@@ -53,9 +53,9 @@ def build(
 def _optimizer(config: PretrainConfig, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
     lr = scaled_lr(config)
     if config.optimizer == "adamw":
-        return torch.optim.AdamW(groups, lr=lr)
+        return torch.optim.AdamW(groups, lr=lr, fused=True)
     if config.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=lr, momentum=0.9)
+        return torch.optim.SGD(groups, lr=lr, momentum=0.9, fused=True)
     from timm.optim import Lars
 
     # Groups without decay are not adapted either; the trust ratio is clipped, as solo-learn's recipes have it.

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from glf import checkpoint, methods, result
 from glf.config import PretrainConfig, to_dict
 from glf.data import sources, views
-from glf.data.loader import EpochBatches, draw, loader
+from glf.data.loader import EpochBatches, draw, loader, statistics
 from glf.data.pack import cache_root
 from glf.data.store import Images
 from glf.nn.backbone import Backbone
@@ -103,15 +103,15 @@ def split(images: Images, config: PretrainConfig) -> tuple[np.ndarray, np.ndarra
 
 def build_backbone(images: Images, image_size: int, config: PretrainConfig) -> Backbone:
     """The backbone as it is before training: initialised by the seed, or from given weights."""
-    sample = images.pixels[draw(images.targets, min(len(images), 5_000), 0)] / np.float32(255)
+    mean, std = statistics(images)
     L.seed_everything(config.seed, verbose=False)
     backbone = Backbone(
         config.backbone,
         channels=images.channels,
         image_size=image_size,
         stem=config.stem,
-        mean=tuple(round(float(v), 4) for v in sample.mean((0, 1, 2))),
-        std=tuple(round(max(float(v), 1e-3), 4) for v in sample.std((0, 1, 2))),
+        mean=mean,
+        std=std,
     )
     if config.weights is not None:
         load_weights(backbone.body, config.weights)

@@ -1,0 +1,97 @@
+"""Nearest neighbours on real pixels, against scikit-learn and a plain loop."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.neighbors import KNeighborsClassifier, NearestNeighbors
+from torch import Tensor
+
+from glf.data.sources import load
+from glf.data.store import Images
+from glf.measure.neighbours import nearest_neighbours, weighted_neighbours
+
+
+def pixels(images: Images, count: int) -> tuple[Tensor, Tensor]:
+    x = torch.from_numpy(images.pixels[:count].reshape(count, -1)).float() / 255
+    return x, torch.from_numpy(images.targets[:count].copy())
+
+
+@pytest.fixture(scope="module")
+def fashion() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return *pixels(load("fashion-mini"), 2000), *pixels(load("fashion-mini", "test"), 500)
+
+
+@pytest.mark.parametrize(
+    ("k", "offset", "scale"),
+    [(5, 0.0, 1.0), (1, 0.0, 1.0), (20, 0.0, 1.0), (5, 5.0, 0.01)],  # the last: a small cloud far from the origin
+)
+def test_they_are_scikit_learns(fashion, k, offset, scale):
+    bank, labels, queries, truth = fashion
+    bank, queries = bank * scale + offset, queries * scale + offset
+    theirs = KNeighborsClassifier(k).fit(bank.double(), labels).predict(queries.double())
+    ours = nearest_neighbours(bank, labels, queries, k=k)
+    # At the border of the neighbourhood, images may be as far as each other: nowhere in these data.
+    far = NearestNeighbors(n_neighbors=k + 1).fit(bank.double()).kneighbors(queries.double())[0]
+    assert (far[:, k] - far[:, k - 1]).min() > 0
+    assert np.array_equal(ours.numpy(), theirs)
+    assert (ours == truth).double().mean() > 0.7
+
+
+def test_a_tie_goes_to_the_smallest_label():
+    bank, labels = torch.tensor([[0.0], [1.0], [2.0], [3.0]]), torch.tensor([7, 7, 2, 2])
+    queries = torch.tensor([[0.1], [2.9]])
+    assert nearest_neighbours(bank, labels, queries, k=4).tolist() == [2, 2]
+    assert KNeighborsClassifier(4).fit(bank, labels).predict(queries).tolist() == [2, 2]
+
+
+def loop(bank: Tensor, labels: Tensor, queries: Tensor, k: int, temperature: float) -> list[int]:
+    """Wu et al. 2018: each of the k most similar votes for its class with exp(cos / temperature)."""
+    predictions = []
+    for query in queries.double():
+        cosines = [float(query @ x / (query.norm() * x.norm())) for x in bank.double()]
+        nearest = sorted(range(len(bank)), key=lambda i: -cosines[i])[:k]
+        votes = dict.fromkeys(range(int(labels.max()) + 1), 0.0)
+        for i in nearest:
+            votes[int(labels[i])] += math.exp(cosines[i] / temperature)
+        predictions.append(max(votes, key=lambda label: votes[label]))
+    return predictions
+
+
+@pytest.mark.parametrize(("k", "temperature"), [(20, 0.07), (20, 0.5), (7, 0.07), (200, 0.02)])
+def test_weighted_votes_are_those_of_a_loop(fashion, k, temperature):
+    bank, labels, queries, _ = fashion
+    bank, labels, queries = bank[:300], labels[:300], queries[:60]
+    ours = weighted_neighbours(bank, labels, queries, k=k, temperature=temperature)
+    assert ours.tolist() == loop(bank, labels, queries, k, temperature)
+
+
+def test_weights_matter_and_lengths_do_not(fashion):
+    bank, labels, queries, truth = fashion
+    sharp, flat = (weighted_neighbours(bank, labels, queries, k=200, temperature=t) for t in (0.01, 100.0))
+    assert not torch.equal(sharp, flat)
+    assert (sharp == truth).double().mean() > (flat == truth).double().mean()
+    lengths = torch.rand(2000, 1, generator=torch.Generator().manual_seed(0)) + 0.5
+    stretched = weighted_neighbours(bank * lengths, labels, queries * 3, k=200, temperature=0.01)
+    assert (stretched == sharp).double().mean() > 0.99
+    tiny = weighted_neighbours(bank, labels, queries, k=200, temperature=1e-3)  # exp(1000) is beyond float32
+    nearest = labels[(queries @ (bank / bank.norm(dim=1, keepdim=True)).T).argmax(1)]
+    assert (tiny == nearest).double().mean() > 0.97
+
+
+@pytest.mark.parametrize("function", [nearest_neighbours, weighted_neighbours])
+@pytest.mark.parametrize("chunk", [1, 7, 100, 499, 500])
+def test_chunks_change_nothing(fashion, monkeypatch, function, chunk):
+    bank, labels, queries, _ = fashion
+    whole = function(bank[:200], labels[:200], queries)
+    monkeypatch.setattr("glf.measure.neighbours.CHUNK", chunk)
+    assert torch.equal(function(bank[:200], labels[:200], queries), whole)
+
+
+@pytest.mark.parametrize("function", [nearest_neighbours, weighted_neighbours])
+def test_more_neighbours_than_images(function):
+    bank, labels = torch.randn(4, 3), torch.tensor([0, 1, 0, 1])
+    with pytest.raises(ValueError, match="5 neighbours of 4 images"):
+        function(bank, labels, bank, k=5)
+    assert function(bank, labels, bank, k=4).shape == (4,)

