@@ -10,7 +10,7 @@ from reference import draw_fields
 
 SPECS = [f"{method}+{constraint}" for method in METHODS for constraint in ("none", "dcm", "lpm", "adc")]
 LOOPS = {
-    "simclr": lambda z, p, teacher: reference.nt_xent(*z, 0.5),
+    "simclr": lambda z, p, teacher: reference.nt_xent(*z, 0.2),
     "simsiam": lambda z, p, teacher: reference.simsiam(p, z.detach()),
     "byol": lambda z, p, teacher: reference.byol(p, teacher.detach()),
     "barlow_twins": lambda z, p, teacher: reference.barlow_twins(*z, 0.0051),

@@ -43,7 +43,7 @@ def test_every_view_can_be_drawn(name):
 
 
 def test_an_unknown_recipe_is_told_the_nearest():
-    with pytest.raises(ValueError, match=r"'asymetric' - did you mean 'asymmetric'\?.*wmse, symmetric"):
+    with pytest.raises(ValueError, match=r"'asymetric' - did you mean 'asymmetric'\?.*wmse, gentle, symmetric"):
         recipe("asymetric")
 
 

@@ -17,7 +17,9 @@ body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
   max-width: 60rem; padding: 0 1rem; }
 table { border-collapse: collapse; margin: 1rem 0; }
 th, td { border-bottom: 1px solid var(--line); padding: .35rem .8rem; text-align: right; }
-th:first-child, td:first-child { text-align: left; }
+td { white-space: nowrap; } th:first-child, td:first-child { text-align: left; } caption { text-align: left; }
+th[scope="row"] { font-weight: normal; } .wide { overflow-x: auto; }
+@media (max-width: 40rem) { th, td { padding: .35rem .4rem; } }
 figure { display: inline-block; margin: 0 1rem 1rem 0; vertical-align: top; }
 figcaption, .soft { color: var(--soft); font-size: .9rem; }
 pre { overflow-x: auto; background: color-mix(in srgb, var(--ink) 7%, transparent); padding: .6rem; }
@@ -40,7 +42,7 @@ def write_report(runs: Path, out: Path) -> int:
     if not found:
         raise FileNotFoundError(f"no run below {runs} (a run holds {result.FILE})")
     sections = "".join(_section(run) for run in found)
-    title = f"glf: {len(found)} runs" if len(found) > 1 else f"glf: {found[0].name}"
+    title = f"glf report: {len(found)} run{'s' if len(found) > 1 else ''}"
     page = (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{_text(title)}</title>'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>'
@@ -81,7 +83,8 @@ def _table(evaluation: dict[str, Any]) -> str:
         cells = "".join(f"<td>{_number(key, evaluation['rows'][name].get(key))}</td>" for name in names)
         lines.append(f'<tr><th scope="row">{_text(words)}</th>{cells}</tr>')
     caption = f"{evaluation['data']}, {evaluation['split']} split: {evaluation['test']:,} images"
-    return f"<table><caption>{_text(caption)}</caption><tr><th>protocol</th>{head}</tr>{''.join(lines)}</table>"
+    head = f'<tr><th scope="col">protocol</th>{head}</tr>'
+    return f'<div class="wide"><table><caption>{_text(caption)}</caption>{head}{"".join(lines)}</table></div>'
 
 
 def _number(key: str, value: float | None) -> str:
