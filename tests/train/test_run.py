@@ -105,6 +105,11 @@ def test_base_and_constrained_start_from_the_same_weights_and_views(small_run: R
     assert all(torch.allclose(a[k].double(), b[k].double(), atol=1e-6) for k in a)
 
 
+def test_without_held_out_images_nothing_is_claimed_about_labels(small_run: Run) -> None:
+    line = next(line for line in lines(small_run(val_images=0)) if "val/rank" in line)
+    assert "val/knn" not in line, "images would be their own neighbours"
+
+
 def test_a_dry_run_writes_nothing(small_run: Run, tmp_path: Path, console: Console) -> None:
     small_run(dry_run=True, out=tmp_path / "dry")
     assert not (tmp_path / "dry").exists()

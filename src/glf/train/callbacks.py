@@ -20,6 +20,7 @@ from glf.train.distributed import launched_rank
 from glf.train.module import Pretraining
 
 PROBE_K, PROBE_TEMPERATURE = 20, 0.07
+SHAPE_IMAGES = 2_000  # rank and spread need no more
 
 
 class Journal:
@@ -118,8 +119,11 @@ class Probe(L.Callback):
 
     def measure(self, module: Pretraining) -> dict[str, float]:
         """val/knn (weighted, k 20, temperature 0.07), val/rank, val/spread."""
+        if len(self.val) == 0:  # nothing held out: the cloud's shape can be judged on what was trained on
+            some = self._features(module, self.bank[:SHAPE_IMAGES])
+            return {"val/rank": effective_rank(some), "val/spread": spread(some)}
         bank, val = (self._features(module, rows) for rows in (self.bank, self.val))
-        result = {"val/rank": effective_rank(val), "val/spread": spread(val)}
+        result = {"val/rank": effective_rank(val[:SHAPE_IMAGES]), "val/spread": spread(val[:SHAPE_IMAGES])}
         if self.images.labelled:
             labels, truth = (torch.from_numpy(self.images.targets[rows]) for rows in (self.bank, self.val))
             k = min(PROBE_K, len(bank))

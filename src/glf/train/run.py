@@ -150,7 +150,7 @@ def _fit(
     clock = Clock()
     metrics = Metrics(out / "metrics.jsonl", clock) if out else None
     bank = train[draw(images.targets[train], min(len(train), PROBE_BANK), config.seed)]
-    probe = Probe(images, bank, val if len(val) else bank[:2_000], config.probe_every, metrics)
+    probe = Probe(images, bank, val, config.probe_every, metrics)
     callbacks: list[L.Callback] = [clock, Bar(journal, clock, probe)]
     if out is not None and metrics is not None:
         checkpoints = Checkpoints(out / "checkpoints", probe, config.save_every, config.keep)
