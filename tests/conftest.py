@@ -1,5 +1,6 @@
 """Shared by all tests: a cache of their own, and small runs."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
@@ -7,9 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 
 from glf.config import PretrainConfig
+
+# Tests work on tiny tensors, where a second thread costs more than it brings; processes that tests start do the same.
+torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(autouse=True)

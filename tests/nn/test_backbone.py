@@ -166,3 +166,8 @@ def test_a_name_that_is_none(name, message):
 def test_a_body_that_gives_maps_is_refused():
     with pytest.raises(ValueError, match=r"features of shape \(1, 768, 1, 1\), not \(batch, feature\)"):
         Backbone("torchvision:convnext_tiny", image_size=32)
+
+
+def test_a_model_that_refuses_a_size_is_named():
+    with pytest.raises(ValueError, match=r"mixer_s32_224 cannot take images of 32 px .*--image-size"):
+        Backbone("timm:mixer_s32_224", image_size=32)

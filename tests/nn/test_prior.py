@@ -250,3 +250,14 @@ def test_a_prior_that_is_none(images, tmp_path, spec, message):
 def test_a_run_that_is_not_there(images, tmp_path):
     with pytest.raises(FileNotFoundError, match="no backbone at"):
         prior_rows(f"run:{tmp_path}", images, cache=tmp_path)
+
+
+def test_a_transformer_takes_images_of_another_size(images, tmp_path):
+    torch.manual_seed(0)
+    model = timm.create_model("test_vit", num_classes=0)
+    save_file(model.state_dict(), tmp_path / "w.safetensors")
+    part, side = some(images, 10), model.default_cfg["input_size"][-1] // 2
+    prior_rows("timm:test_vit", part, cache=tmp_path, weights=tmp_path / "w.safetensors", size=side)
+    model.set_input_size(img_size=side)
+    expected = features_of(model, scaled(part, side), model.default_cfg["mean"], model.default_cfg["std"])
+    np.testing.assert_allclose(raw_rows(tmp_path, part), expected, rtol=1e-4, atol=1e-5)

@@ -122,10 +122,11 @@ def test_by_order_pairs_tensors_whatever_their_names(tmp_path):
             r"conv1.weight has shape \(32, 3, 3, 3\), the model's \(32, 1, 3, 3\)",
         ),
         (lambda _: {"something": torch.ones(2)}, r"lacks (\d+) of \d+ tensors"),
+        (lambda state: state | {"layer1.1.bn1.bias": torch.ones(2)}, r"1 tensors that the model lacks.*another model"),
         (lambda _: {}, "lacks"),
         (lambda _: [torch.ones(2)], "holds a list, not a dictionary"),
     ],
-    ids=["missing", "shape", "foreign", "empty", "list"],
+    ids=["missing", "shape", "foreign", "surplus", "empty", "list"],
 )  # fmt: skip
 def test_weights_that_do_not_match_change_nothing(tmp_path, change, message):
     target = build(1)

@@ -72,7 +72,7 @@ def loader(
 
 
 def draw(targets: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """So many rows, sorted, drawn by the seed: each class in proportion, its share at least rounded down.
+    """So many rows, sorted, drawn by the seed, every class in proportion as far as whole images allow.
 
     >>> draw(np.array([0, 0, 0, 0, 1, 1]), 3, seed=0).size
     3

@@ -29,7 +29,8 @@ _BYOL = View(crop=(0.08, 1.0), saturation=0.2)
 
 # wmse: the protocol that the paper's Table 1 descends from (Ermolov et al. 2021), one for all methods.
 # gentle: the same with larger crops, for small centred objects that a fifth of the image does not tell apart.
-# The others are solo-learn's recipes for CIFAR, by the names they have there.
+# symmetric and asymmetric: solo-learn's recipes for CIFAR, by the names they have there.
+# weak: the gentler colours of MoCo v2 and SimSiam, with their blur.
 RECIPES: dict[str, tuple[View, ...]] = {
     "wmse": (_WMSE, _WMSE),
     "gentle": (_GENTLE, _GENTLE),

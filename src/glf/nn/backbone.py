@@ -36,7 +36,7 @@ class Backbone(nn.Module):
         self.register_buffer("mean", _per_channel(mean or (0.5,) * channels), persistent=False)
         self.register_buffer("std", _per_channel(std or (0.25,) * channels), persistent=False)
         self.body = create(name, channels, image_size, stem)
-        self.width = _width(self.body, channels, image_size)
+        self.width = _width(name, self.body, channels, image_size)
 
     def forward(self, x: Float[Tensor, "batch channel height width"]) -> Float[Tensor, "batch feature"]:
         if x.shape[1] == 1:
@@ -176,13 +176,19 @@ def _stem_kind(stem: Stem, image_size: int) -> StemKind:
 
 
 @torch.no_grad()
-def _width(body: nn.Module, channels: int, image_size: int) -> int:
+def _width(name: str, body: nn.Module, channels: int, image_size: int) -> int:
     """The number of features, from one blank image: the only way that holds for every model."""
     training = body.training
-    out = body.eval()(torch.zeros(1, channels, image_size, image_size))
+    try:
+        out = body.eval()(torch.zeros(1, channels, image_size, image_size))
+    except (RuntimeError, AssertionError) as error:  # each model has its own way of refusing a size
+        raise ValueError(
+            f"{name} cannot take images of {image_size} px ({error}): try --stem standard, or a larger --image-size"
+        ) from error
     body.train(training)
-    if out.ndim != 2:
-        raise ValueError(f"the backbone gives features of shape {tuple(out.shape)}, not (batch, feature)")
+    if not isinstance(out, Tensor) or out.ndim != 2:
+        shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+        raise ValueError(f"{name} gives features of shape {shape}, not (batch, feature)")
     return int(out.shape[1])
 
 

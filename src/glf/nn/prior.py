@@ -135,6 +135,8 @@ class _TimmPrior(nn.Module):
             ) from error
         if weights is not None:
             load_weights(self.model, weights, by_order=packaged)
+        if size is not None and hasattr(self.model, "set_input_size"):  # a transformer resamples its positions
+            self.model.set_input_size(img_size=size)
         settings = timm.data.resolve_model_data_config(self.model)
         self.size = size or int(settings["input_size"][-1])
         self.register_buffer("mean", torch.tensor(settings["mean"]).view(1, 3, 1, 1))

@@ -56,6 +56,11 @@ def load_weights(model: nn.Module, path: Path, *, by_order: bool = False) -> Non
     missing = [name for name in wanted if name not in given and not name.endswith("num_batches_tracked")]
     if missing:
         raise ValueError(f"{path} lacks {len(missing)} of {len(wanted)} tensors, first {missing[0]!r}")
+    surplus = [name for name in given if name not in wanted]
+    if surplus:
+        raise ValueError(
+            f"{path} holds {len(surplus)} tensors that the model lacks, first {surplus[0]!r}: another model?"
+        )
     for name, tensor in wanted.items():
         if name in given and given[name].shape != tensor.shape:
             shapes = f"{tuple(given[name].shape)}, the model's {tuple(tensor.shape)}"
