@@ -73,7 +73,11 @@ def standardise(z: Float[Tensor, "batch dim"], epsilon: float = 1e-5) -> Float[T
 
 
 class Standardise(Through):
-    """Each view standardised over the batch, with its own statistics."""
+    """Each view standardised over the batch, with its own statistics, as Barlow Twins' authors have it.
+
+    Statistics pooled over both views would be another loss wherever the views differ in mean or scale; lightly 1.6
+    standardises each branch by itself as well (tests/test_peers.py holds both statements).
+    """
 
     formula = "each view standardised over the batch"
 
