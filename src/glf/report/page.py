@@ -22,7 +22,7 @@ th[scope="row"] { font-weight: normal; } .wide { overflow-x: auto; }
 @media (max-width: 40rem) { th, td { padding: .35rem .4rem; } }
 figure { display: inline-block; margin: 0 1rem 1rem 0; vertical-align: top; }
 figcaption, .soft { color: var(--soft); font-size: .9rem; }
-pre { overflow-x: auto; background: color-mix(in srgb, var(--ink) 7%, transparent); padding: .6rem; }
+pre { white-space: pre-wrap; background: color-mix(in srgb, var(--ink) 7%, transparent); padding: .6rem; }
 svg { max-width: 100%; height: auto; } svg text { fill: var(--soft); font: 11px system-ui, sans-serif; }
 svg .axis { stroke: var(--line); }
 """

@@ -42,7 +42,8 @@ class Clock(L.Callback):
     """Images per second, and the share of time that training waited for data."""
 
     def __init__(self) -> None:
-        self.images, self.waited, self.started, self.mark = 0, 0.0, time.perf_counter(), time.perf_counter()
+        self.images, self.waited = 0, 0.0
+        self.started = self.mark = time.perf_counter()
 
     def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self.images, self.waited = 0, 0.0
@@ -59,7 +60,8 @@ class Clock(L.Callback):
 
     @property
     def speed(self) -> dict[str, float]:
-        elapsed = max(time.perf_counter() - self.started, 1e-9)
+        """Up to the last step: what follows an epoch, the probe above all, is not training."""
+        elapsed = max(self.mark - self.started, 1e-9)
         return {"images_per_second": round(self.images / elapsed, 1), "waiting": round(self.waited / elapsed, 4)}
 
 
