@@ -43,7 +43,7 @@ test-slow: install ## The tests that take minutes each (at most 60 in all)
 format: install ## Format the sources and sort their imports
 	@$(BIN)/ruff check --quiet --fix . && $(BIN)/ruff format --quiet .
 
-study: install ## Measure the README's table: methods with and without ADC, paired by seed (about an hour)
+study: install ## Measure the README's table: methods with and without ADC, paired by seed (45 minutes)
 	@$(BIN)/python benchmarks/readme_table.py
 
 clean: ## Remove the environment and what was built; runs stay

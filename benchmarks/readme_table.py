@@ -91,17 +91,21 @@ def write(epochs: int) -> str:
 
 def table(found: dict[str, dict[int, dict[str, float]]]) -> list[str]:
     """Mean and spread (standard deviation) over seeds; differences seed by seed."""
-    lines = ["| | linear | 5-nn | + ADC: linear | 5-nn |", "|---|---|---|---|---|"]
+    lines = ["| | linear | 5-nn | + ADC: linear | + ADC: 5-nn | seeds |", "|---|---|---|---|---|---|"]
     for name in ("pixels", "untrained"):
         if name in found:
-            lines.append(f"| {name} | {cell(found[name], 'linear')} | {cell(found[name], 'knn5')} | | |")
+            lines.append(
+                f"| {name} | {cell(found[name], 'linear')} | {cell(found[name], 'knn5')} | | | {len(found[name])} |"
+            )
     for method in METHODS:
         base, adc = found.get(f"{method} none", {}), found.get(f"{method} adc", {})
-        if base and adc:
+        pairs = sorted(base.keys() & adc.keys())
+        base, adc = ({seed: runs[seed] for seed in pairs} for runs in (base, adc))
+        if pairs:
             cells = [
                 f(*given, key) for f, given in ((cell, [base]), (difference, [base, adc])) for key in ("linear", "knn5")
             ]
-            lines.append(f"| {method} | {' | '.join(cells)} |")
+            lines.append(f"| {method} | {' | '.join(cells)} | {len(pairs)} |")
     return lines
 
 
@@ -112,7 +116,7 @@ def cell(runs: dict[int, dict[str, float]], key: str) -> str:
 
 
 def difference(base: dict[int, dict[str, float]], adc: dict[int, dict[str, float]], key: str) -> str:
-    deltas = [100 * (adc[seed][key] - base[seed][key]) for seed in base.keys() & adc.keys()]
+    deltas = [100 * (adc[seed][key] - base[seed][key]) for seed in base]
     spread = f" ± {statistics.stdev(deltas):.1f}" if len(deltas) > 1 else ""
     return f"{statistics.mean(100 * run[key] for run in adc.values()):.1f} ({statistics.mean(deltas):+.1f}{spread})"
 
