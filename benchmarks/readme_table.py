@@ -1,8 +1,9 @@
 """The README's table: methods with and without ADC on the embedded images, paired by seed.
 
 Cost: 5 methods x {none, adc} x 2 seeds = 20 runs of 6 epochs, two at a time with one thread each: about 45 minutes on
-two cores. What is done is not done again, so the command can be stopped and started. Settings other than the defaults
-were chosen on held-out training images with simclr+adc, seed 0. Results: benchmarks/results/readme_table.json.
+two cores. What is done is not done again, so the command can be stopped and started. Views, batch size and temperature
+were chosen on held-out training images with simclr+adc, seed 0; the scales of ADC by its share of the gradient, when
+simsiam+adc had been judged once with another scale. Results: benchmarks/results/readme_table.json.
 
     make study
 """

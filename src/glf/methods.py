@@ -2,7 +2,7 @@
 
 A row also says which heads the pairing needs, which views it was published with, and what constrains it that is
 no summand of its loss. ``scale`` multiplies an added constraint, because losses differ in size: with it, one default
-of nu and upsilon gives ADC about a third of the gradient at z in every row (as logged in a run's first epochs).
+of nu and upsilon gives ADC 30 to 55 % of the gradient at z in every row (mean over six epochs on fashion-mini).
 """
 
 from collections.abc import Callable
