@@ -6,23 +6,20 @@ from typing import Any
 
 import torch
 
+from glf.atomic import whole
+
 SCHEMA = 1
 
 
 def save(checkpoint: dict[str, Any], path: Path) -> None:
-    """Write under another name, flush to the disk, then rename: a kill leaves the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    """Write it whole and flush it to the disk: a kill leaves the old file or the new one."""
     try:
-        with open(partial, "wb") as file:
+        with whole(path) as partial, open(partial, "wb") as file:
             torch.save({**checkpoint, "glf_schema": SCHEMA}, file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(partial, path)
     except OSError as error:
         raise OSError(f"the checkpoint {path} could not be written ({error}); the one before it is intact") from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def load(path: Path) -> dict[str, Any]:

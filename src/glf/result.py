@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import glf
+from glf.atomic import whole
 
 SCHEMA = 1
 FILE = "result.json"
@@ -37,10 +38,14 @@ def update(directory: Path, **sections: Any) -> dict[str, Any]:
     """Put sections into the run's result.json, atomically; sections that are not named stay."""
     path = directory / FILE
     content = {**(read(directory) if path.exists() else {"schema": SCHEMA}), **sections}
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(json.dumps(content, indent=1) + "\n")
-    os.replace(partial, path)
+    write(path, json.dumps(content, indent=1) + "\n")
     return content
+
+
+def write(path: Path, text: str) -> None:
+    """A text file, whole or not at all."""
+    with whole(path) as partial:
+        partial.write_text(text)
 
 
 def read(directory: Path) -> dict[str, Any]:

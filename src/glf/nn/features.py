@@ -4,7 +4,6 @@ Rows are keyed by the data and by the weights, so that nothing stale is ever rea
 """
 
 import hashlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glf.atomic import whole
 from glf.data.loader import to_tensor
 from glf.data.store import Images
 
@@ -38,12 +38,10 @@ def extract(
 
 
 def _write(batches: Iterator[np.ndarray], count: int, path: Path) -> None:
-    """Rows into a file, under another name and then renamed: a kill leaves no half file that looks whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.stem}.{os.getpid()}.npy")
+    """Rows into a memory-mapped file, as they come."""
     rows: np.memmap[Any, np.dtype[np.float32]] | None = None
     start = 0
-    try:
+    with whole(path) as partial:
         for out in batches:
             if rows is None:
                 rows = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float32, shape=(count, out.shape[1]))
@@ -51,9 +49,6 @@ def _write(batches: Iterator[np.ndarray], count: int, path: Path) -> None:
             start += len(out)
         assert rows is not None, "images are never empty"
         rows.flush()
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)  # what an error left behind
 
 
 def encode(

@@ -4,7 +4,6 @@ A training step then pays one n x n distance for the prior, whatever the encoder
 """
 
 import hashlib
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glf.atomic import whole
 from glf.config import nearest
 from glf.data.store import Images
 from glf.nn.features import extract
@@ -86,10 +86,8 @@ def _reduced(rows: np.ndarray, width: int, cache: Path, spec: str) -> np.ndarray
         some = np.random.default_rng(0).permutation(len(rows))[:FIT_IMAGES]
         kept = min(width, *rows[some].shape)
         pca = PCA(kept, random_state=0).fit(np.asarray(rows[np.sort(some)], dtype=np.float32))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.stem}.{os.getpid()}.npy")
-        np.save(partial, pca.transform(np.asarray(rows, dtype=np.float32)).astype(np.float32))
-        os.replace(partial, path)
+        with whole(path) as partial, open(partial, "wb") as file:
+            np.save(file, pca.transform(np.asarray(rows, dtype=np.float32)).astype(np.float32))
     reduced: np.ndarray = np.load(path, mmap_mode="r")
     return reduced
 

@@ -1,7 +1,6 @@
 """Backbones in and out of files. Nothing that is read here can execute code."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from glf.atomic import whole
 from glf.nn.backbone import Backbone
 
 FILE = "backbone.safetensors"
@@ -21,9 +21,8 @@ _PREFIXES = ("module.", "network.student.0.body.", "student.0.body.", "backbone.
 def save_backbone(backbone: Backbone, path: Path) -> None:
     """The body's weights under their library's own names, and how to build it again in the file's metadata."""
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in backbone.body.state_dict().items()}
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    save_file(state, partial, metadata={"format": "pt", "glf": json.dumps(backbone.describe())})
-    os.replace(partial, path)
+    with whole(path) as partial:
+        save_file(state, partial, metadata={"format": "pt", "glf": json.dumps(backbone.describe())})
 
 
 def load_backbone(path: Path) -> Backbone:

@@ -2,7 +2,6 @@
 
 import html
 import json
-import os
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -48,10 +47,7 @@ def write_report(runs: Path, out: Path) -> int:
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>'
         f"<body><h1>{_text(title)}</h1>{sections}</body></html>\n"
     )
-    partial = out.with_name(f".{out.name}.{os.getpid()}")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial.write_text(page)
-    os.replace(partial, out)
+    result.write(out, page)
     return len(found)
 
 

@@ -1,12 +1,11 @@
 """The run's directory: made once, refused when taken, cleared or resumed only on request."""
 
 import json
-import os
 import shutil
 from dataclasses import fields, replace
 from pathlib import Path
 
-from glf import checkpoint
+from glf import checkpoint, result
 from glf.config import PretrainConfig, from_dict, to_dict
 from glf.train.distributed import launched_rank
 
@@ -69,9 +68,7 @@ def saved_config(out: Path) -> PretrainConfig:
 
 
 def write(path: Path, config: PretrainConfig) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(json.dumps(to_dict(config), indent=1) + "\n")
-    os.replace(partial, path)
+    result.write(path, json.dumps(to_dict(config), indent=1) + "\n")
 
 
 def _resumed(config: PretrainConfig, out: Path) -> PretrainConfig:
