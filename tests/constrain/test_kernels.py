@@ -22,8 +22,8 @@ for rho, dim, divide in ((5.0, 16.0, True), (3.0, 2.0, False), (2.1, 64.0, True)
     OF_A_MATRIX[f"log_student-{rho}-{divide}"] = (ours, partial(entrywise, student))
 for t_scale in T_SCALES:
     scaled = partial(reference.scale_for_student, rho=3.0, t_scale=t_scale)
-    ours = partial(kernels.scale_for_student, rho=3.0, t_scale=t_scale)
-    OF_A_MATRIX[f"scale_for_student-{t_scale}"] = (ours, partial(entrywise, scaled))
+    factor = kernels.student_factor(rho=3.0, t_scale=t_scale)
+    OF_A_MATRIX[f"student_factor-{t_scale}"] = (partial(torch.mul, other=factor), partial(entrywise, scaled))
 
 
 @pytest.mark.parametrize("n", [2, 3, 6])

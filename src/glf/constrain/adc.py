@@ -3,6 +3,9 @@
 Every anchor i sees the other samples of its view through three rows, each a distribution over j != i: ``cal``
 (Gaussian kernel of z), ``dat`` (Student-t kernel of z) and ``pre`` (Student-t kernel of the frozen prior's
 features). DCM asks dat to follow cal; LPM asks dat to follow pre. See docs/equations.md.
+
+``dcm`` and ``lpm`` are the equations, on whole rows. The terms compute the same numbers in pairwise.py, without ever
+holding a row of every anchor; only the paper's reading, which is for study, goes through whole rows.
 """
 
 import math
@@ -15,6 +18,7 @@ from torch.nn import functional as F
 
 from glf.config import CovarianceKind, Reading, TScale, nearest
 from glf.constrain import kernels
+from glf.constrain.pairwise import Divergences, Student, divergences
 from glf.nn.memory import RunningCovariance, covariance_of
 from glf.terms import Sum, Term, configuration
 from glf.types import Embeddings, Scalar
@@ -75,9 +79,7 @@ def lpm(
     return -log_density.sum(-1).mean()
 
 
-def outlier_weight(
-    log_pre: Float[Tensor, "anchor other"], *, reading: Reading = "calibrated"
-) -> Float[Tensor, " anchor"]:
+def outlier_weight(entropy: Float[Tensor, " anchor"], *, reading: Reading = "calibrated") -> Float[Tensor, " anchor"]:
     r"""Anchors whose neighbourhood the prior finds flat count less: they are likely outliers.
 
     .. math:: w_i \propto 1 / \max(H(P_{pre}^i), 0.1 \log(n - 1)), \quad \bar w = 1
@@ -86,14 +88,13 @@ def outlier_weight(
     mean 1 so that nu keeps its meaning; the entropy has a floor, without which one duplicated image in a batch
     takes the whole weight (with it, at most 10). ``reading="paper"`` returns 1/H.
 
-    >>> outlier_weight(torch.full((3, 2), 0.5).log()).tolist()
-    [1.0, 1.0, 1.0]
+    >>> outlier_weight(torch.tensor([0.5, 1.0, 1.0])).tolist()
+    [1.5, 0.75, 0.75]
     """
-    h = kernels.entropy(log_pre)
     if reading == "paper":
-        return 1 / h.clamp_min(FLOOR)
-    floor = max(0.1 * math.log(log_pre.shape[-1]), FLOOR)  # two images: one other, no entropy, equal weights
-    weight = 1 / h.clamp_min(floor)
+        return 1 / entropy.clamp_min(FLOOR)
+    floor = max(0.1 * math.log(len(entropy) - 1), FLOOR)  # two images: one other, no entropy, equal weights
+    weight = 1 / entropy.clamp_min(floor)
     return weight / weight.mean()
 
 
@@ -135,50 +136,66 @@ class Rows(torch.nn.Module):
     def extra_repr(self) -> str:
         return configuration(self)
 
+    def divergences(self, e: Embeddings, *, entropies: bool = False) -> Divergences:
+        """Everything the calibrated terms need, in one pass over all pairs: computed once for DCM and LPM."""
+        return e.once((self, entropies), lambda: self._pass(e, entropies))
+
+    def _pass(self, e: Embeddings, entropies: bool) -> Divergences:
+        points, student = self._points(e.z), self._student(self.effective_dim)
+        prior = None if e.prior is None else self._prior_points(e.prior.detach())
+        return divergences(points, student, prior, self._student(self.prior_effective_dim), entropies=entropies)
+
     def cal(self, e: Embeddings) -> Float[Tensor, "view anchor other"]:
         """Log Gaussian rows of z, without gradient: Eq. 11, left."""
-        return e.once((self, "cal"), lambda: self._log_rows(kernels.log_gaussian(self._distances(e))).detach())
+        return self._log_rows(kernels.log_gaussian(self._distances(e))).detach()
 
     def dat(self, e: Embeddings) -> Float[Tensor, "view anchor other"]:
         """Log t rows of z: Eq. 11, right."""
         dim = self.effective_dim if self.reading == "calibrated" else float(e.z.shape[-1])
-        return e.once((self, "dat"), lambda: self._log_rows(self._student(self._distances(e), dim)))
+        return e.once((self, "dat"), lambda: self._log_rows(self._log_student(self._distances(e), dim)))
 
     def pre(self, e: Embeddings) -> Float[Tensor, "anchor other"]:
         """Log t rows of the prior's features, shared by all views: Eq. 15."""
-        return e.once((self, "pre"), lambda: self._pre(e.asked("prior").detach()))
+        prior = e.asked("prior").detach()
+        dim = self.prior_effective_dim if self.reading == "calibrated" else float(prior.shape[-1])
 
-    def _pre(self, prior: Float[Tensor, "anchor width"]) -> Float[Tensor, "anchor other"]:
-        width = float(prior.shape[-1])
-        if self.reading == "paper":
-            whitened = _whiten(prior, covariance_of(prior))
-            return self._log_rows(self._student(kernels.squared_distances(whitened), width))
-        # One isotropic scale: the mean variance of a dimension. Identical images are at distance zero.
-        scale = prior.var(0).mean().clamp_min(torch.finfo(prior.dtype).tiny)
-        distances = kernels.squared_distances(prior) / scale * (self.prior_effective_dim / width)
-        return self._log_rows(self._student(distances, self.prior_effective_dim))
+        def rows() -> Tensor:
+            return self._log_rows(self._log_student(kernels.squared_distances(self._prior_points(prior)), dim))
+
+        return e.once((self, "pre"), rows)
 
     def _distances(self, e: Embeddings) -> Float[Tensor, "view anchor anchor"]:
-        return e.once((self, "distances"), lambda: self._mahalanobis(e.z))
+        return e.once((self, "distances"), lambda: kernels.squared_distances(self._points(e.z)))
 
-    def _mahalanobis(self, z: Float[Tensor, "view anchor dim"]) -> Float[Tensor, "view anchor anchor"]:
+    def _prior_points(self, prior: Float[Tensor, "anchor width"]) -> Float[Tensor, "anchor width"]:
+        """The prior's features, scaled so that their squared distances are those of the rows."""
+        if self.reading == "paper":
+            return _whiten(prior, covariance_of(prior))
+        # One isotropic scale: the mean variance of a dimension. Identical images are at distance zero.
+        scale = prior.var(0).mean().clamp_min(torch.finfo(prior.dtype).tiny)
+        return prior * (self.prior_effective_dim / prior.shape[-1] / scale).sqrt()
+
+    def _points(self, z: Float[Tensor, "view anchor dim"]) -> Float[Tensor, "view anchor dim"]:
+        """z in coordinates in which squared distances are the Gaussian's."""
         if z.shape[1] < 2:
             raise ValueError(f"ADC compares images: it needs at least two in a batch, not {z.shape[1]}")
         if self.reading == "calibrated":
             z = F.normalize(z, dim=-1)
         if self.covariance == "sphere":
-            return kernels.squared_distances(z) * self.effective_dim
+            return z * math.sqrt(self.effective_dim)
         if self.running is not None:
             covariance = self.running(z.detach().flatten(0, 1)).expand(len(z), -1, -1)
         else:
             source = z if self.reading == "calibrated" else z.detach()
             covariance = torch.stack([covariance_of(view) for view in source])
         whitened = torch.stack([_whiten(view, c) for view, c in zip(z, covariance, strict=True)])
-        scale = self.effective_dim / z.shape[-1] if self.reading == "calibrated" else 1.0
-        return kernels.squared_distances(whitened) * scale
+        return whitened * math.sqrt(self.effective_dim / z.shape[-1]) if self.reading == "calibrated" else whitened
 
-    def _student(self, distances: Float[Tensor, "*rows"], dim: float) -> Float[Tensor, "*rows"]:
-        scaled = kernels.scale_for_student(distances, self.rho, self.t_scale)
+    def _student(self, dim: float) -> Student:
+        return Student((self.rho + dim) / 2, kernels.student_factor(self.rho, self.t_scale) / self.rho)
+
+    def _log_student(self, distances: Float[Tensor, "*rows"], dim: float) -> Float[Tensor, "*rows"]:
+        scaled = distances * kernels.student_factor(self.rho, self.t_scale)
         return kernels.log_student(scaled, self.rho, dim, divide=self.reading == "calibrated")
 
     def _log_rows(self, kernel: Float[Tensor, "*view row row"]) -> Float[Tensor, "*view row other"]:
@@ -212,13 +229,21 @@ class DCM(Term):
         self.needs = frozenset({"z", "prior"}) if weighted else frozenset({"z"})
 
     def forward(self, e: Embeddings) -> Scalar:
-        reading, cal, dat = self.rows.reading, self.rows.cal(e), self.rows.dat(e)
-        weight = outlier_weight(self.rows.pre(e), reading=reading) if self.weighted else None
-        return dcm(cal, dat, weight, reading=reading)
+        rows = self.rows
+        if self.weighted:
+            e.asked("prior")
+        if rows.reading == "paper":
+            weight = outlier_weight(kernels.entropy(rows.pre(e)), reading="paper") if self.weighted else None
+            return dcm(rows.cal(e), rows.dat(e), weight, reading="paper")
+        found = rows.divergences(e)
+        if not self.weighted:
+            return found.calibration.mean()
+        assert found.entropy_pre is not None
+        return (found.calibration * outlier_weight(found.entropy_pre)).mean()
 
     def diagnose(self, e: Embeddings) -> dict[str, Tensor]:
         """Entropies of the rows, and the share of anchors that DCM sharpens (their t row is the flatter)."""
-        cal, dat = kernels.entropy(self.rows.cal(e)), kernels.entropy(self.rows.dat(e))
+        cal, dat, _ = _entropies(self.rows, e)
         sharpens = (dat > cal).to(cal.dtype).mean()
         return {"entropy/cal": cal.mean(), "entropy/dat": dat.mean(), "sharpens/dcm": sharpens}
 
@@ -235,17 +260,29 @@ class LPM(Term):
         self.concentration, self.rows = concentration, rows or Rows()
 
     def forward(self, e: Embeddings) -> Scalar:
-        return lpm(
-            self.rows.dat(e),
-            self.rows.pre(e),
-            concentration=self.concentration,
-            reading=self.rows.reading,
-        )
+        e.asked("prior")
+        if self.rows.reading == "paper":
+            return lpm(self.rows.dat(e), self.rows.pre(e), reading="paper")
+        preservation = self.rows.divergences(e).preservation
+        assert preservation is not None
+        return self.concentration * preservation.mean()
 
     def diagnose(self, e: Embeddings) -> dict[str, Tensor]:
         """Entropies of the rows: the first thing to look at when LPM does nothing."""
-        dat, pre = kernels.entropy(self.rows.dat(e)), kernels.entropy(self.rows.pre(e))
+        _, dat, pre = _entropies(self.rows, e)
+        assert pre is not None
         return {"entropy/dat": dat.mean(), "entropy/pre": pre.mean()}
+
+
+def _entropies(rows: Rows, e: Embeddings) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Of the Gaussian rows, the t rows and the prior's."""
+    if rows.reading == "paper":
+        pre = None if e.prior is None else kernels.entropy(rows.pre(e))
+        return kernels.entropy(rows.cal(e)), kernels.entropy(rows.dat(e)), pre
+    found = rows.divergences(e, entropies=True)
+    assert found.entropy_cal is not None
+    assert found.entropy_dat is not None
+    return found.entropy_cal, found.entropy_dat, found.entropy_pre
 
 
 class ADC(Sum):

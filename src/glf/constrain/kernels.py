@@ -60,18 +60,17 @@ def log_student(
     return -(rho + dim) / 2 * torch.log1p(distances / rho if divide else distances)
 
 
-def scale_for_student(distances: Float[Tensor, "*rows"], rho: float, t_scale: TScale) -> Float[Tensor, "*rows"]:
-    r"""Distances under the t's scale matrix, from distances under the Gaussian's covariance.
+def student_factor(rho: float, t_scale: TScale) -> float:
+    r"""What turns distances under the Gaussian's covariance into distances under the t's scale matrix.
 
     ``printed`` takes :math:`\Sigma' = \rho\Sigma/(\rho-2)` as the scale, as the paper does; ``scale`` takes
     :math:`\Sigma`; ``matched`` takes :math:`(\rho-2)\Sigma/\rho`, which gives the t the covariance
     :math:`\Sigma`.
 
-    >>> float(scale_for_student(torch.tensor(5.0), rho=5, t_scale="printed"))
-    3.0
+    >>> student_factor(rho=5, t_scale="printed")
+    0.6
     """
-    factor = {"printed": (rho - 2) / rho, "scale": 1.0, "matched": rho / (rho - 2)}
-    return distances * factor[t_scale]
+    return {"printed": (rho - 2) / rho, "scale": 1.0, "matched": rho / (rho - 2)}[t_scale]
 
 
 def log_rows(kernel: Float[Tensor, "*view row row"]) -> Float[Tensor, "*view row other"]:
