@@ -7,7 +7,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "glf"
 ORDER = [
-    "atomic", "types", "config", "data", "nn", "terms", "align", "constrain", "objective", "methods", "measure",
+    "atomic", "heap", "types", "config", "data", "nn", "terms", "align", "constrain", "objective", "methods", "measure",
     "checkpoint", "result", "train", "evaluate", "report", "cli",
 ]  # fmt: skip
 FILES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))

@@ -73,9 +73,9 @@ def test_adc_reads_z_before_the_methods_own_maps():
 
 
 def test_a_quantity_of_several_terms_is_computed_once(monkeypatch):
-    from glf.constrain import adc
+    from glf.constrain import rows
 
-    calls, one_pass = [], adc.divergences
+    calls, one_pass = [], rows.divergences
     monkeypatch.setattr(
         adc, "divergences", lambda *given, **how: calls.append(given[0].shape) or one_pass(*given, **how)
     )

@@ -16,6 +16,8 @@ Optimizer = Literal["adamw", "sgd", "lars"]
 Precision = Literal["32-true", "64-true", "16-mixed", "bf16-mixed"]
 Stem = Literal["auto", "small", "standard"]
 Labels = Literal["auto", "none"]
+Store = Literal["auto", "pack", "decode"]
+Colour = Literal["fused", "exact"]
 C = TypeVar("C")
 
 
@@ -61,12 +63,17 @@ class PretrainConfig:
     """Let a named data set be downloaded."""
     labels: Labels = "auto"
     """Take class folders as labels for the probe, or ignore them."""
+    store: Store = "auto"
+    """Image files: packed once into a memory-mapped store, or decoded at every epoch by the workers; auto packs
+    what fits on the disk."""
     limit: int | None = None
     """Use only so many training images, drawn by the seed, classes in proportion."""
     image_size: int | None = None
     """Side of the crops; the images' own size for small ones, 224 otherwise."""
     views: str | None = None
     """Augmentation recipe; the method's own when not given."""
+    colours: Colour = "fused"
+    """Colour operations: multiplied into one matrix per image, or one by one and clamped as torchvision does."""
     stem: Stem = "auto"
     """First layers for small images (stride 1), or the model's own; auto goes by the image size."""
     weights: Path | None = None
@@ -115,8 +122,9 @@ class PretrainConfig:
     """Devices of this node."""
     precision: Precision = "32-true"
     """Precision of the network; the objective is computed in float32 at least."""
-    workers: int = 0
-    """Processes that read images; 0 reads in the training process (right for images in memory)."""
+    workers: int | None = None
+    """Processes that read images, 0 for the training process itself; when not given, as many as suit the place
+    where the images live."""
     resume: bool = False
     """Go on from the last checkpoint of the run's directory."""
     overwrite: bool = False

@@ -12,9 +12,10 @@ from typing import Any
 from glf.align.distance import MSE, Cosine, Diagonal
 from glf.align.predict import PredictTeacher, PredictView
 from glf.config import AdcOptions, nearest
-from glf.constrain.adc import ADC, DCM, LPM, Rows
+from glf.constrain.adc import ADC, DCM, LPM
 from glf.constrain.contrast import LogPartition
 from glf.constrain.moments import Covariance, Redundancy, Standardise, Variance
+from glf.constrain.rows import Rows
 from glf.nn.heads import Heads
 from glf.objective import Objective
 from glf.terms import Term

@@ -6,8 +6,9 @@ import torch
 
 import reference
 from glf.align.distance import MSE
-from glf.constrain.adc import ADC, DCM, LPM, Rows, dcm, lpm, outlier_weight
+from glf.constrain.adc import ADC, DCM, LPM, dcm, lpm, outlier_weight
 from glf.constrain.kernels import entropy
+from glf.constrain.rows import Rows
 from glf.objective import Objective
 from glf.types import Embeddings
 from reference import draw

@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from glf.constrain.adc import ADC, Rows, dcm, lpm, outlier_weight
+from glf.constrain.adc import ADC, dcm, lpm, outlier_weight
 from glf.constrain.kernels import entropy
 from glf.constrain.pairwise import Student, divergences
+from glf.constrain.rows import Rows
 from glf.types import Embeddings
 from reference import draw
 

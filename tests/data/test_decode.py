@@ -8,6 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from glf.data import decode as module
 from glf.data.decode import EXTENSIONS, decode
 
 Array = NDArray[np.uint8]
@@ -140,6 +141,34 @@ def test_scaled_decoding_of_jpeg_hardly_differs(fashion: Array, size: tuple[int,
     fast = decode(saved(photo, "JPEG", quality=95), side=64)
     exact = decode(saved(photo, "PNG"), side=64)
     assert np.abs(fast.astype(int) - exact).mean() < 0.5
+
+
+@pytest.mark.parametrize("grey", [False, True])
+@pytest.mark.parametrize(
+    ("size", "side", "decoded"),
+    [
+        ((2000, 2000), 64, (250, 250)),  # an eighth is the least that libjpeg offers
+        ((2000, 1500), 256, (1000, 750)),
+        ((1500, 2000), 100, (375, 500)),
+        ((500, 500), 256, (500, 500)),  # half of it would leave the last resizing less than a halving to do
+    ],
+)
+def test_a_large_jpeg_is_decoded_at_a_fraction_of_its_size(
+    colour: Array,
+    size: tuple[int, int],
+    side: int,
+    decoded: tuple[int, int],
+    grey: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    photo = Image.fromarray(colour[0]).resize(size, Image.Resampling.BICUBIC).convert("L" if grey else "RGB")
+    seen, flat = list[tuple[int, int]](), module._flat
+    monkeypatch.setattr(module, "_flat", lambda image: [seen.append(image.size), flat(image)][1])
+    fast = decode(saved(photo, "JPEG", quality=95), side=side)
+    exact = decode(saved(photo, "PNG"), side=side)
+    assert seen == [decoded, size]
+    assert fast.shape == exact.shape == (side, side, 1 if grey else 3)
+    assert np.abs(fast.astype(int) - exact).mean() < 1
 
 
 def test_a_disguised_program_is_no_image() -> None:

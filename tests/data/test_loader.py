@@ -6,11 +6,15 @@ from itertools import chain
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
+from glf.data import loader as module
+from glf.data import memory
 from glf.data.loader import BatchReader, EpochBatches, draw, loader, statistics, to_tensor
 from glf.data.sources import load
 from glf.data.store import Images
 from glf.types import Batch
+from photos import write_photos
 
 ROWS = np.arange(3, 300, 7)  # 43 of the rows, none of them its own position
 
@@ -105,6 +109,65 @@ def test_a_batch_holds_what_its_rows_hold(workers, with_prior, tmp_path):
             holds(batch, images.pixels, images.targets, prior)
 
 
+def seen(feed: DataLoader[Batch]) -> list[Batch]:
+    """Two epochs; workers that live on give the second the first's order, since nobody tells of a new one."""
+    return [batch for _ in range(2) for batch in feed]
+
+
+@pytest.mark.parametrize("place", ["decoded", "memory-mapped"])
+def test_whoever_reads_the_batches_are_the_same(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "IN_MEMORY", 0)
+    photos = write_photos(tmp_path / "camera")
+    images = load(str(photos), size=28, store="decode" if place == "decoded" else "pack")
+    assert images.place == place
+    np.save(tmp_path / "prior.npy", np.random.default_rng(0).normal(size=(24, 4)).astype(np.float32))
+    prior = np.load(tmp_path / "prior.npy", mmap_mode="r")
+
+    def feed(workers):
+        return loader(images, EpochBatches(np.arange(24), 5, seed=1), prior=prior, workers=workers)
+
+    anew = feed(1)
+    anew.multiprocessing_context = "spawn"  # as on macOS and Windows: everything is sent, nothing is inherited
+    expected = seen(feed(0))
+    for batch in expected:
+        holds(batch, images.pixels[:], images.targets, prior)
+        assert batch.images.is_contiguous(memory_format=torch.channels_last)
+    for other in (seen(feed(2)), seen(anew)):
+        assert len(other) == len(expected) == 8
+        for a, b in zip(other, expected, strict=True):
+            assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+            assert a.images.stride() == b.images.stride()
+
+
+class Threads(BatchReader):
+    def __getitem__(self, rows: np.ndarray) -> Batch:
+        return super().__getitem__(rows)._replace(target=torch.full((len(rows),), torch.get_num_threads()))
+
+
+def test_a_worker_has_one_thread(monkeypatch):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        monkeypatch.setattr(module, "BatchReader", Threads)
+        images = load("fashion-mini", "test").select(np.arange(300))
+        for workers, expected in ((0, 2), (1, 1)):
+            batch = next(iter(loader(images, EpochBatches(ROWS, 8, seed=5), prior=None, workers=workers)))
+            assert set(batch.target.tolist()) == {expected}
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("workers", "limit", "ahead"),
+    [(0, 2**31, None), (1, 2**31, 4), (2, 2**31, 4), (2, 2 * 8 * 784 * 3, 3), (2, 8 * 784, 1), (2, 0, 1)],
+)
+def test_only_so_much_waits_in_shared_memory(workers, limit, ahead, monkeypatch):
+    monkeypatch.setattr(module, "AHEAD", limit)
+    images = load("fashion-mini", "test").select(np.arange(300))
+    shared = EpochBatches(ROWS, 16, seed=5, rank=1, world=2)  # 8 of the 16 come through this loader
+    assert loader(images, shared, prior=None, workers=workers).prefetch_factor == ahead
+
+
 def test_a_prior_of_other_length_is_refused():
     images = load("fashion-mini", "test").select(np.arange(20))
     with pytest.raises(ValueError, match="the prior has 19 rows, the data 20 images"):
@@ -126,7 +189,8 @@ def test_channels_come_first(channels):
     pixels = np.arange(2 * 4 * 5 * channels, dtype=np.uint8).reshape(2, 4, 5, channels)
     x = to_tensor(pixels)
     assert x.shape == (2, channels, 4, 5)
-    assert x.is_contiguous()
+    assert x.is_contiguous(memory_format=torch.channels_last)
+    assert np.shares_memory(x.numpy(), pixels)
     assert all(x[n, c, i, j] == pixels[n, i, j, c] for n, i, j, c in np.ndindex(pixels.shape))
 
 

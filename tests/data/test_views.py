@@ -6,7 +6,7 @@ import pytest
 
 from glf.data.views import RECIPES, View, recipe
 
-COMMON = {"ratio": (3 / 4, 4 / 3), "flip": 0.5, "jitter": 0.8}
+COMMON = {"ratio": (3 / 4, 4 / 3), "flip": 0.5, "jitter": 0.8, "side": 1.0}
 GENTLE = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1}
 STRONG = {"brightness": 0.8, "contrast": 0.8, "saturation": 0.8, "hue": 0.2}
 
@@ -30,13 +30,21 @@ def test_recipes_have_their_publications_numbers(name, first, second):
     assert [asdict(view) for view in recipe(name)] == [COMMON | first, COMMON | first | second]
 
 
+def test_multicrop_is_swavs():
+    """Caron et al. 2020: two large crops of 14 to 100 % of the area, six small ones of 5 to 14 %, strong colours."""
+    views = recipe("multicrop")
+    assert [(view.crop, round(32 * view.side)) for view in views] == [((0.14, 1.0), 32)] * 2 + [((0.05, 0.14), 18)] * 6
+    assert all(STRONG.items() <= asdict(view).items() for view in views)
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_view_can_be_drawn(name):
     views = recipe(name)
-    assert len(views) == 2
+    assert len(views) == (8 if name == "multicrop" else 2)
     for view in views:
         assert 0 < view.crop[0] <= view.crop[1] <= 1
         assert 0 < view.ratio[0] <= view.ratio[1]
+        assert 0 < view.side <= 1
         assert all(0 <= p <= 1 for p in (view.flip, view.jitter, view.grey, view.blur, view.solarise))
         assert all(0 <= strength <= 1 for strength in (view.brightness, view.contrast, view.saturation))
         assert 0 <= view.hue <= 0.5

@@ -101,7 +101,7 @@ class _Divergences(torch.autograd.Function):
         points, prior = ctx.saved_tensors
         kernel, prior_kernel, dim = ctx.kernel, ctx.prior_kernel, points.shape[2]
         calibration, preservation = (None if g is None else g.unsqueeze(-1) for g in gradients[:2])
-        total = sum(g for g in (calibration, preservation) if g is not None)
+        total = torch.stack([g for g in (calibration, preservation) if g is not None]).sum(0)
         sides = kernel.sides(points)
         outlook = None if preservation is None else prior_kernel.sides(prior)
         # With A = dL/dD and D = |y_i - y_j|^2: dL/dy_i = 2 sum_j (A_ij + A_ji)(y_i - y_j). A column of ones beside y

@@ -2,6 +2,8 @@
 
 import contextlib
 import io
+import warnings
+from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
@@ -54,6 +56,17 @@ def decode(data: bytes, *, side: int | None = None) -> NDArray[np.uint8]:
         image = _square(image, side)
     pixels = np.asarray(image)
     return pixels[:, :, None] if pixels.ndim == 2 else pixels
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """No warnings of PIL: what matters about a file is either an error or nothing, and there are many files.
+
+    Around a whole set or a whole batch, not around ``decode``: the filters are shared by all threads.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"PIL\b")
+        yield
 
 
 @cache

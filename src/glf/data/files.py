@@ -2,7 +2,7 @@
 
 import os
 import tarfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -31,7 +31,7 @@ class Files:
     """The image files of one split, sorted by name."""
 
     root: Path  # the folder or the tar
-    entries: tuple[Entry, ...]
+    entries: Sequence[Entry]
     targets: NDArray[np.int64]  # (entry,), -1 where there is no label
     classes: tuple[str, ...]
 

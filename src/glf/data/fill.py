@@ -1,4 +1,4 @@
-"""Decodes many image files into one .npy file of uint8 images of one shape."""
+"""Decodes many image files into one .npy file of uint8 images of one shape, or only to learn which are good."""
 
 import io
 import os
@@ -6,50 +6,39 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from glf.data.decode import decode
+from glf.config import Store
+from glf.data.decode import quiet
 from glf.data.files import Entry, Files
+from glf.data.shape import Limits, Shape, decode_as, needed_shape, side_limits
 from glf.data.store import Skipped
+from glf.data.workers import MOST, cores
 
 CHUNK = 32  # files that a thread decodes in one go: enough to make the cost of a hand-over vanish
+ROOM = 0.8  # of the free disk that a store may take without being asked for
 BAR_FROM = 2000  # files from which on a progress bar is worth its lines
 UNREAD = "cannot be read: "  # begins the reason of a file that failed before it could be decoded
 
 
-class Shape(NamedTuple):
-    """What every image is brought to."""
+class Filled(NamedTuple):
+    """What is known of a set once every file has been decoded."""
 
-    side: int
-    channels: int
-    resized: bool  # or all images have this side by themselves
-
-
-class Limits(NamedTuple):
-    keep: int  # images of one square size up to this are kept as they are
-    full: int  # any others are resized to this
+    shape: Shape
+    skipped: list[Skipped]
+    stored: bool  # or only looked at
 
 
-def side_limits(size: int | None) -> Limits:
-    """What the crop that training wants means for the stored images: a margin of 8/7, as 256 is to 224.
+def fill(path: Path, files: Files, *, size: int | None, store: Store, progress: bool) -> Filled:
+    """Decodes all files, into ``path`` if they are to be stored.
 
-    >>> side_limits(32), side_limits(None)
-    (Limits(keep=37, full=37), Limits(keep=96, full=256))
-    """
-    full = round((224 if size is None else size) * 8 / 7)
-    return Limits(96 if size is None else full, full)
-
-
-def fill(out: BinaryIO, folder: Path, files: Files, *, size: int | None, progress: bool) -> tuple[Shape, list[Skipped]]:
-    """Decodes all files into ``out``; begins anew when an image does not have the shape assumed so far.
-
-    Only images that decode have a say in the shape, so a broken file of another size changes nothing; and a
-    set that is of one shape throughout is read only once.
+    Begins anew when an image does not have the shape assumed so far. Only images that decode have a say in the
+    shape, so a broken file of another size changes nothing; and a set that is of one shape throughout is read
+    only once.
     """
     from rich.console import Console  # here, because the command line's help should not wait for it
     from rich.progress import Progress
@@ -57,26 +46,41 @@ def fill(out: BinaryIO, folder: Path, files: Files, *, size: int | None, progres
     count = len(files.entries)
     shape: Shape | None = None
     bar = Progress(console=Console(stderr=True), transient=True, disable=not progress or count <= BAR_FROM)
-    with bar:
-        task = bar.add_task(f"decoding {files.root.name}", total=count)
+    with bar, quiet():
+        task = bar.add_task("", total=count)
         while True:
-            bar.reset(task)
-            if shape is not None:
-                _check_room(folder, count * shape.side**2 * shape.channels)
-            needed, skipped = _attempt(out, files, shape, side_limits(size), lambda: bar.advance(task))
+            path.unlink(missing_ok=True)  # first, because it takes the room that is measured next
+            stored = shape is not None and is_stored(path.parent, count * shape.nbytes, store)
+            bar.reset(task, description=f"{'decoding' if stored else 'checking'} {files.root.name}")
+            with path.open("xb") if stored else nullcontext() as out:
+                needed, skipped = _attempt(out, files, shape, side_limits(size), lambda: bar.advance(task))
             if needed == shape:
-                return needed, skipped
+                return Filled(needed, skipped, stored)
             shape = needed
 
 
+def is_stored(folder: Path, needed: int, store: Store) -> bool:
+    """Whether so many bytes of pixels are to be written there; an error where they must be and do not fit."""
+    if store == "decode":
+        return False
+    free = shutil.disk_usage(folder).free
+    if store == "auto":
+        return needed <= ROOM * free
+    if needed > free:
+        raise OSError(
+            f"the decoded images need {needed / 1e9:.1f} GB in {folder}, where {free / 1e9:.1f} GB are free: "
+            "make room there, ask for a smaller size, set GLF_CACHE to a folder on another disk, "
+            "or leave them to be decoded at every epoch (--store decode)"
+        )
+    return True
+
+
 def _attempt(
-    out: BinaryIO, files: Files, shape: Shape | None, limits: Limits, advance: Callable[[], None]
+    out: BinaryIO | None, files: Files, shape: Shape | None, limits: Limits, advance: Callable[[], None]
 ) -> tuple[Shape, list[Skipped]]:
     """Writes all images as ``shape``; stops early at one that needs another, and returns that instead."""
     count, skipped = len(files.entries), list[Skipped]()
-    out.seek(0)
-    out.truncate()
-    if shape is not None:
+    if out is not None and shape is not None:
         out.write(_header(count, shape))
     results = _in_order(lambda entries: _decoded(files, entries, shape, limits), files.entries)
     with closing(results):  # ends the threads, however this loop ends
@@ -85,16 +89,19 @@ def _attempt(
             if isinstance(result, Shape):
                 return result, []
             if isinstance(result, bytes):
-                out.write(result)
+                if out is not None:
+                    out.write(result)
                 continue
             skipped.append(result)
             if 2 * len(skipped) > count:
                 some = "".join(f"\n  {name}: {why}" for name, why in skipped[:5])
                 raise ValueError(f"more than half of the {count} image files in {files.root} are bad:{some}")
     assert shape is not None  # the first good image would have given one, and without any we have raised
-    if skipped:  # the header said that there would be more images
+    if out is not None:
         out.seek(0)
-        out.write(_header(count - len(skipped), shape))
+        out.write(_header(count - len(skipped), shape))  # now that it is known how many there are
+        out.flush()
+        os.fsync(out.fileno())
     return shape, skipped
 
 
@@ -110,25 +117,15 @@ def _decoded(
             results.append(Skipped(entry.name, UNREAD + (error.strerror or str(error))))
             continue
         try:
-            pixels = decode(data, side=shape.side if shape is not None and shape.resized else None)
+            pixels = decode_as(data, shape)
         except Exception as error:  # PIL's plugins raise almost anything on a broken file
             results.append(Skipped(entry.name, str(error) or type(error).__name__))
             continue
-        needed = _needed(pixels, shape, limits)
+        needed = needed_shape(pixels, shape, limits)
         if needed != shape:
             return [*results, needed]
         results.append(np.broadcast_to(pixels, (needed.side, needed.side, needed.channels)).tobytes())
     return results
-
-
-def _needed(pixels: NDArray[np.uint8], shape: Shape | None, limits: Limits) -> Shape:
-    """The shape for all images so far, which had ``shape``, and this one, decoded like them."""
-    height, width, channels = pixels.shape
-    if shape is None:
-        kept = height == width <= limits.keep
-        return Shape(height if kept else limits.full, channels, not kept)
-    kept = height == width == shape.side and not shape.resized
-    return Shape(height if kept else limits.full, max(channels, shape.channels), not kept)
 
 
 def _in_order(
@@ -138,7 +135,7 @@ def _in_order(
 
     (The executor's own ``map`` takes all the work at once and would hold the whole data set in memory.)
     """
-    threads = min(16, os.cpu_count() or 1)
+    threads = min(MOST, cores())
     waiting: deque[Future[list[bytes | Skipped | Shape]]] = deque()
     pool = ThreadPoolExecutor(threads)
     try:
@@ -159,12 +156,3 @@ def _header(count: int, shape: Shape) -> bytes:
     np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": sizes})
     assert header.tell() == 128
     return header.getvalue()
-
-
-def _check_room(folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise OSError(
-            f"the decoded images need {needed / 1e9:.1f} GB in {folder}, where {free / 1e9:.1f} GB are free: "
-            "make room there, ask for a smaller size, or set GLF_CACHE to a folder on another disk"
-        )

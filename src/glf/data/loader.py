@@ -1,14 +1,19 @@
 """From stored images to batches: which rows, in which order, read how."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import UInt8
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from glf.data.memory import by_name, opened
 from glf.data.store import Images
 from glf.types import Batch
+
+AHEAD = 2 * 2**30  # bytes of batches that may wait in shared memory, over all workers
 
 
 class BatchReader(Dataset[Batch]):
@@ -18,6 +23,14 @@ class BatchReader(Dataset[Batch]):
         if prior is not None and len(prior) != len(images):
             raise ValueError(f"the prior has {len(prior)} rows, the data {len(images)} images")
         self.images, self.prior = images, prior
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a worker that is started anew, as everywhere but on Linux, rather than forked."""
+        return {"images": {k: by_name(v) for k, v in vars(self.images).items()}, "prior": by_name(self.prior)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.images = Images(**{k: opened(v) for k, v in state["images"].items()})
+        self.prior = opened(state["prior"])
 
     def __getitem__(self, rows: np.ndarray) -> Batch:
         return Batch(
@@ -59,15 +72,21 @@ class EpochBatches(Sampler[np.ndarray]):
 def loader(
     images: Images, batches: EpochBatches, *, prior: np.ndarray | None, workers: int = 0, pin: bool = False
 ) -> DataLoader[Batch]:
-    """Batches of raw pixels, with each image's row of the prior where there is one."""
-    reader = BatchReader(images, prior)
+    """Batches of raw pixels, with each image's row of the prior where there is one.
+
+    A worker prepares whole batches, up to four ahead, fewer where those are large: a container's shared memory is
+    often small, and what waits longer does not come sooner. (torch gives each worker one thread.)
+    """
+    batch_bytes = batches.batch_size // batches.world * (images.pixels.nbytes // max(1, len(images)))
+    ahead = max(1, min(4, AHEAD // max(1, workers * batch_bytes)))
     return DataLoader(
-        reader,
+        BatchReader(images, prior),
         sampler=batches,
         batch_size=None,
         num_workers=workers,
         pin_memory=pin,
         persistent_workers=workers > 0,
+        prefetch_factor=ahead if workers else None,
     )
 
 
@@ -88,9 +107,11 @@ def draw(targets: np.ndarray, count: int, seed: int) -> np.ndarray:
     return np.sort(order[np.argsort(place, kind="stable")[:count]])
 
 
-def to_tensor(pixels: np.ndarray) -> Tensor:
-    """uint8 (batch, height, width, channel) as (batch, channel, height, width)."""
-    return torch.from_numpy(np.ascontiguousarray(pixels)).permute(0, 3, 1, 2).contiguous()
+def to_tensor(
+    pixels: UInt8[np.ndarray, "batch height width channel"],
+) -> UInt8[Tensor, "batch channel height width"]:
+    """The same bytes with the channels named first: torch's channels-last layout, which convolutions prefer."""
+    return torch.from_numpy(np.ascontiguousarray(pixels)).permute(0, 3, 1, 2)
 
 
 def statistics(images: Images, sample: int = 2_000) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -1,32 +1,43 @@
-"""Decodes image files once into a memory-mapped uint8 store in the cache; the next load finds it there."""
+"""Image files as images: packed into a store in the cache, or checked once; the next load finds what came of it."""
 
 import hashlib
 import json
 import os
 import time
 import uuid
-import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from glf.atomic import whole
+from glf.config import Store
 from glf.data.files import Files
-from glf.data.fill import UNREAD, fill, side_limits
+from glf.data.fill import UNREAD, fill, is_stored
+from glf.data.lazy import Decoded, Table
+from glf.data.shape import Shape, side_limits
 from glf.data.store import Skipped
 
 VERSION = 1  # raise it whenever the same files would be packed to other pixels
 DAY = 24 * 60 * 60
 
 
-class Packed(NamedTuple):
-    """A store that has been opened."""
+class Held(NamedTuple):
+    """Images that can be indexed, and which files they are."""
 
-    pixels: NDArray[np.uint8]
+    pixels: NDArray[np.uint8] | Decoded
     rows: NDArray[np.int64]  # the entry that each image comes from
     skipped: tuple[Skipped, ...]
-    key: str
+    key: str  # the same wherever the pixels come from, because they are the same
+
+
+class Checked(NamedTuple):
+    """What the cache remembers about a set of files, packed or not."""
+
+    shape: Shape
+    skipped: tuple[Skipped, ...]
 
 
 def cache_root() -> Path:
@@ -34,41 +45,37 @@ def cache_root() -> Path:
     return Path(os.environ.get("GLF_CACHE") or Path.home() / ".cache" / "glf")
 
 
-def pack(files: Files, *, size: int | None = None, progress: bool = True) -> Packed:
-    """The decoded images of ``files``, from the cache if they are there.
+def hold(files: Files, *, size: int | None = None, store: Store = "auto", progress: bool = True) -> Held:
+    """The images of ``files``: packed into the cache, or left as files that are known to be good.
 
     ``size`` is the crop that training wants. Images that all have one square size not above 8/7 of it (or,
     without it, 96 pixels) are kept; any others are brought to 8/7 of it (without it: of 224), the customary
-    margin for random crops. Raises ValueError if more than half of the files are bad.
+    margin for random crops. Every file is decoded once, and what came of it is remembered. Raises ValueError if
+    more than half of the files are bad.
     """
     folder = cache_root() / "images"
     native, resized = pack_keys(files, size)
-    packed = _opened(folder, native, files)
-    if packed is not None and packed.pixels.shape[1] <= side_limits(size).keep:
-        return packed
-    packed = _opened(folder, resized, files)
-    if packed is not None:
-        return packed
+    for key in (native, resized):
+        known = _remembered(folder, key)
+        if known is not None and (key == resized or known.shape.side <= side_limits(size).keep):
+            held = _held(folder, key, files, known, store)
+            if held is not None:
+                return held
     folder.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(folder)
     path = folder / f"{resized}.{uuid.uuid4().hex}.tmp"  # a name of its own: two processes may be at it
-    note = path.with_suffix(".json.tmp")
     try:
-        with path.open("xb") as out, warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module=r"PIL\b")  # what matters ends up in `skipped`
-            shape, skipped = fill(out, folder, files, size=size, progress=progress)
-            out.flush()
-            os.fsync(out.fileno())
-        note.write_text(json.dumps(skipped))
+        shape, skipped, stored = fill(path, files, size=size, store=store, progress=progress)
         key = resized if shape.resized else native
-        os.replace(note, folder / f"{key}.json")  # first, so that a store never lacks its list
-        os.replace(path, folder / f"{key}.npy")  # whole, or not at all
+        with whole(folder / f"{key}.json") as note:  # first, so that a store never lacks its list
+            note.write_text(json.dumps({**shape._asdict(), "skipped": skipped}))
+        if stored:
+            os.replace(path, folder / f"{key}.npy")  # whole, or not at all
     finally:
         path.unlink(missing_ok=True)
-        note.unlink(missing_ok=True)
-    packed = _opened(folder, key, files, fresh=True)
-    assert packed is not None
-    return packed
+    held = _held(folder, key, files, Checked(shape, tuple(skipped)), "pack" if stored else "decode")
+    assert held is not None
+    return held
 
 
 def pack_keys(files: Files, size: int | None) -> tuple[str, str]:
@@ -91,26 +98,45 @@ def pack_keys(files: Files, size: int | None) -> tuple[str, str]:
     return native.hexdigest(), resized.hexdigest()
 
 
-def _opened(folder: Path, key: str, files: Files, *, fresh: bool = False) -> Packed | None:
-    """The store of this key; None where there is none, or none that can be relied on.
+def _remembered(folder: Path, key: str) -> Checked | None:
+    """What the cache says about the files of this key; None where it says nothing that can be relied on.
 
-    A file that could not be read may be readable the next time. So a store that lacks one is used only by the
-    process that made it, ``fresh``, and under another key.
+    A file that could not be read may be readable the next time, so a set that lacks one is looked at again.
     """
     try:
-        skipped = tuple(Skipped(*pair) for pair in json.loads((folder / f"{key}.json").read_text()))
-        pixels = np.load(folder / f"{key}.npy", mmap_mode="r", allow_pickle=False)
-    except (FileNotFoundError, EOFError, ValueError, TypeError):
+        note = json.loads((folder / f"{key}.json").read_text())
+        skipped = tuple(Skipped(*pair) for pair in note["skipped"])
+        shape = Shape(*(note[name] for name in Shape._fields))
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
         return None
+    return None if any(why.startswith(UNREAD) for _, why in skipped) else Checked(shape, skipped)
+
+
+def _held(folder: Path, key: str, files: Files, known: Checked, store: Store) -> Held | None:
+    """The images of this key as ``store`` wants them; None where they have to be packed first."""
+    (side, channels, _), skipped = known
     bad = {name for name, _ in skipped}
     rows = np.array([i for i, entry in enumerate(files.entries) if entry.name not in bad], np.int64)
-    if len(rows) != len(pixels):
+    if len(rows) + len(skipped) != len(files.entries):  # a list of other files
         return None
-    if any(why.startswith(UNREAD) for _, why in skipped):
-        if not fresh:
+    pixels: NDArray[np.uint8] | Decoded | None = None
+    if store != "decode":
+        pixels = _mapped(folder / f"{key}.npy", (len(rows), side, side, channels))
+    if pixels is None:
+        if is_stored(folder, len(files.entries) * known.shape.nbytes, store):  # bad ones too, as fill() counts
             return None
+        pixels = Decoded(files=replace(files, entries=Table(files.entries)), rows=rows, form=known.shape)
+    if any(why.startswith(UNREAD) for _, why in skipped):  # other images than those of a load that could read all
         key = hashlib.blake2b(key.encode() + rows.tobytes(), digest_size=8).hexdigest()
-    return Packed(pixels, rows, skipped, key)
+    return Held(pixels, rows, skipped, key)
+
+
+def _mapped(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
+    try:
+        pixels: NDArray[np.uint8] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (FileNotFoundError, EOFError, ValueError):
+        return None
+    return pixels if pixels.shape == shape else None
 
 
 def _remove_leftovers(folder: Path) -> None:

@@ -6,10 +6,11 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from glf.config import Labels, nearest
+from glf.config import Labels, Store, nearest
 from glf.data.arrays import Arrays, read_npy, read_npz
 from glf.data.files import Files, find
-from glf.data.pack import pack
+from glf.data.memory import resident
+from glf.data.pack import hold
 from glf.data.published import is_tiny_imagenet, read_published, read_tiny_imagenet
 from glf.data.store import Images, array_key
 
@@ -40,6 +41,7 @@ def load(
     size: int | None = None,
     root: Path | None = None,
     labels: Labels = "auto",
+    store: Store = "auto",
     download: bool = False,
     progress: bool = True,
 ) -> Images:
@@ -47,7 +49,8 @@ def load(
 
     A name wins over a folder of the same name; ``./cifar10`` is the folder. ``size`` is the crop that
     training wants: files are decoded to somewhat more than it, arrays keep their size. ``labels="none"``
-    forgets the labels. The network is used only with ``download``.
+    forgets the labels. ``store`` says whether image files are packed once or decoded whenever they are asked for;
+    the images are the same. The network is used only with ``download``.
 
     >>> images = load("fashion-mini", "test")
     >>> len(images), images.size, images.channels, images.classes[9]
@@ -57,6 +60,8 @@ def load(
         raise ValueError(f"split must be one of {get_args(Split)}, got {split!r}")
     if labels not in get_args(Labels):
         raise ValueError(f"labels must be one of {get_args(Labels)}, got {labels!r}")
+    if store not in get_args(Store):
+        raise ValueError(f"store must be one of {get_args(Store)}, got {store!r}")
     if size is not None and size < 1:
         raise ValueError(f"size must be at least 1, got {size}")
     if data in SOURCES:
@@ -64,10 +69,13 @@ def load(
     else:
         found = _read_path(data, split)
     if isinstance(found, Files):
-        pixels, rows, skipped, key = pack(found, size=size, progress=progress)
+        pixels, rows, skipped, key = hold(found, size=size, store=store, progress=progress)
         targets = found.targets[rows]
+        if isinstance(pixels, np.ndarray):
+            pixels = resident(pixels)
     else:
-        pixels, targets, key, skipped = found.pixels, found.targets, array_key(found.pixels), ()
+        pixels, targets, skipped = resident(found.pixels), found.targets, ()
+        key = array_key(pixels)
     classes = found.classes
     if labels == "none":
         targets, classes = np.full_like(targets, -1), ()

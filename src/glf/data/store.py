@@ -1,13 +1,16 @@
-"""What a loaded data set is: uint8 images of one size with their targets, in memory or memory-mapped."""
+"""What a loaded data set is: uint8 images of one size with their targets, in memory, mapped or decoded on demand."""
 
 import hashlib
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 BLOCK = 1024  # images hashed at a time, so that a memory-mapped array never has to fit in memory
+
+
+Place = Literal["in memory", "memory-mapped", "decoded"]
 
 
 class MissingSplit(LookupError):  # noqa: N818 (a fact about the data, not always an error)
@@ -21,16 +24,36 @@ class Skipped(NamedTuple):
     why: str
 
 
+@runtime_checkable
+class Lazy(Protocol):
+    """Images that become pixels when they are asked for. An array has all of this but ``select``."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype[np.uint8]: ...
+    @property
+    def ndim(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, rows: Any) -> NDArray[np.uint8]: ...
+
+    def select(self, rows: NDArray[np.int64] | slice) -> "Lazy":
+        """The images of these rows, still lazy."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Images:
-    """Decoded images of one size, in memory or memory-mapped.
+    """Images of one size. Of ``pixels`` one may rely on a shape and on ``pixels[rows]``, wherever they live.
 
     Equality is identity: two arrays have no single truth value, and ``key`` already says whether two sets
     hold the same pixels in the same order.
     """
 
     name: str  # what the user asked for
-    pixels: NDArray[np.uint8]  # (image, height, width, channel), one or three channels
+    pixels: NDArray[np.uint8] | Lazy  # (image, height, width, channel), one or three channels
     targets: NDArray[np.int64]  # (image,), -1 where there is no label
     classes: tuple[str, ...]  # empty when unlabelled
     key: str  # 16 hex digits that change whenever the pixels or their order change
@@ -64,10 +87,18 @@ class Images:
         """Height and width."""
         return int(self.pixels.shape[1]), int(self.pixels.shape[2])
 
+    @property
+    def place(self) -> Place:
+        """Where the pixels come from, which decides who should read them."""
+        if isinstance(self.pixels, np.ndarray):
+            return "memory-mapped" if isinstance(self.pixels, np.memmap) else "in memory"
+        return "decoded"
+
     def select(self, rows: NDArray[np.integer] | NDArray[np.bool_]) -> "Images":
         """The images of these rows, in the order of ``rows``; a mask selects where it is true.
 
-        Consecutive rows stay a view of a memory-mapped array; any others are copied into memory.
+        Consecutive rows stay a view of a memory-mapped array, and any others are copied into memory. Images that
+        are decoded on demand stay so.
         """
         rows = np.asarray(rows)
         if rows.dtype == np.bool_ and rows.shape == (len(self),):
@@ -80,7 +111,8 @@ class Images:
         consecutive = rows.size > 0 and bool((np.diff(rows) == 1).all())
         where = slice(int(rows[0]), int(rows[-1]) + 1) if consecutive else rows
         digest = hashlib.blake2b(self.key.encode() + rows.astype("<i8").tobytes(), digest_size=8)
-        return replace(self, pixels=self.pixels[where], targets=self.targets[where], key=digest.hexdigest())
+        pixels = self.pixels[where] if isinstance(self.pixels, np.ndarray) else self.pixels.select(where)
+        return replace(self, pixels=pixels, targets=self.targets[where], key=digest.hexdigest())
 
 
 def array_key(pixels: NDArray[np.uint8]) -> str:

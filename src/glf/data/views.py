@@ -20,21 +20,25 @@ class View:
     grey: float = 0.2
     blur: float = 0.0
     solarise: float = 0.0
+    side: float = 1.0  # of the view, relative to the run's image size
 
 
 _WMSE = View(grey=0.1)
 _GENTLE = replace(_WMSE, crop=(0.4, 1.0))
 _STRONG = View(crop=(0.08, 1.0), brightness=0.8, contrast=0.8, saturation=0.8, hue=0.2, blur=0.5)
+_LOCAL = replace(_STRONG, crop=(0.05, 0.14), side=18 / 32)
 _BYOL = View(crop=(0.08, 1.0), saturation=0.2)
 
 # wmse: the protocol that the paper's Table 1 descends from (Ermolov et al. 2021), one for all methods.
 # gentle: the same with larger crops, for small centred objects that a fifth of the image does not tell apart.
 # symmetric and asymmetric: solo-learn's recipes for CIFAR, by the names they have there.
+# multicrop: two whole views and six small ones (SwAV's 2 x 224 + 6 x 96, and on CIFAR 2 x 32 + 6 x 18).
 # weak: the gentler colours of MoCo v2 and SimSiam, with their blur.
 RECIPES: dict[str, tuple[View, ...]] = {
     "wmse": (_WMSE, _WMSE),
     "gentle": (_GENTLE, _GENTLE),
     "symmetric": (_STRONG, _STRONG),
+    "multicrop": (*[replace(_STRONG, crop=(0.14, 1.0))] * 2, *[_LOCAL] * 6),
     "weak": (View(crop=(0.2, 1.0), blur=0.5), View(crop=(0.2, 1.0), blur=0.5)),
     "asymmetric": (_BYOL, replace(_BYOL, solarise=0.2)),
 }

@@ -106,6 +106,7 @@ def _splits(config: EvaluateConfig, trained: PretrainConfig) -> tuple[Images, Im
         "root": config.root or trained.root,
         "download": config.download,
         "labels": trained.labels,
+        "store": trained.store,
     }
     train = sources.load(data, "train", **options)
     try:

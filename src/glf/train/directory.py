@@ -12,7 +12,9 @@ from glf.train.distributed import launched_rank
 CONFIG = "config.json"
 LAST = Path("checkpoints") / "last.ckpt"
 # What a resumed run may set anew: none of it changes what is learnt.
-_FREE = {"out", "resume", "overwrite", "dry_run", "device", "workers", "root", "download", "keep", "save_every"}
+_FREE = {
+    "out", "resume", "overwrite", "dry_run", "device", "workers", "store", "root", "download", "keep", "save_every",
+}  # fmt: skip
 
 
 def default_out(config: PretrainConfig) -> Path:

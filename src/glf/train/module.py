@@ -53,7 +53,7 @@ class Pretraining(L.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         generator = Generator().manual_seed(self._seed_of_step())
-        views = augment(batch, self.recipe, self.image_size, generator)
+        views = augment(batch, self.recipe, self.image_size, generator, self.config.colours)
         prior = None if views.prior is None else views.prior.to(self.dtype)
         x = tuple(x.to(self.dtype, memory_format=torch.channels_last) for x in views.x)
         views = views._replace(x=x, prior=prior)

@@ -19,6 +19,8 @@ from glf.data import sources, views
 from glf.data.loader import EpochBatches, draw, loader, statistics
 from glf.data.pack import cache_root
 from glf.data.store import Images
+from glf.data.workers import described, worker_count
+from glf.heap import kept_memory
 from glf.nn.backbone import Backbone
 from glf.nn.network import Network
 from glf.nn.prior import prior_rows
@@ -46,6 +48,7 @@ def pretrain(config: PretrainConfig, console: Console | None = None) -> dict[str
         size=config.image_size,
         root=config.root,
         labels=config.labels,
+        store=config.store,
         download=config.download,
     )
     train, val = split(images, config)
@@ -54,6 +57,7 @@ def pretrain(config: PretrainConfig, console: Console | None = None) -> dict[str
     needs = objective.needs
     EpochBatches(train, config.batch_size, config.seed)  # refuses a batch that the data cannot fill
     device = accelerator(config.device)
+    workers = worker_count(images, config.workers, gpu=device != "cpu", processes=config.devices)
     prior = None
     if "prior" in needs:
         Journal(console, None)(f"prior     {config.prior}: features of {len(images):,} images")
@@ -69,7 +73,7 @@ def pretrain(config: PretrainConfig, console: Console | None = None) -> dict[str
 
     def make_loader(rank: int, world: int) -> DataLoader[Batch]:
         batches = EpochBatches(train, config.batch_size, config.seed, rank, world)
-        return loader(images, batches, prior=prior, workers=config.workers, pin=device == "gpu")
+        return loader(images, batches, prior=prior, workers=workers, pin=device == "gpu")
 
     heads = replace(method.heads, projector=config.projector) if config.projector else method.heads
     L.seed_everything(config.seed, verbose=False)
@@ -85,8 +89,9 @@ def pretrain(config: PretrainConfig, console: Console | None = None) -> dict[str
     )
     out = None if config.dry_run else directory.make(config)  # nothing can be wrong any more
     journal = Journal(console, out / "train.log" if out else None)
-    _announce(journal, config, images, train, val, module)
-    return _fit(config, module, images, train, val, journal)
+    _announce(journal, config, images, train, val, module, workers)
+    with kept_memory(device == "cpu"):
+        return _fit(config, module, images, train, val, journal)
 
 
 def split(images: Images, config: PretrainConfig) -> tuple[np.ndarray, np.ndarray]:
@@ -217,6 +222,7 @@ def _announce(
     train: np.ndarray,
     val: np.ndarray,
     module: Pretraining,
+    workers: int,
 ) -> None:
     (height, width), method, backbone = images.size, module.method, module.network.backbone
     parameters = sum(p.numel() for p in backbone.parameters())
@@ -225,7 +231,7 @@ def _announce(
     skipped = f", {len(images.skipped)} files skipped" if images.skipped else ""
     journal(
         f"data      {images.name}: {len(train):,} images to train on, {len(val):,} held out for the probe"
-        f" ({height} x {width}, {images.channels} channels{skipped})"
+        f" ({height} x {width}, {images.channels} channels{skipped}), {described(images, workers)}"
     )
     journal(f"method    {method.name} = {terms}{beside}")
     journal(f"backbone  {config.backbone}: {parameters:,} parameters, {backbone.width} features")

@@ -1,0 +1,105 @@
+"""Do fused colours cost accuracy? Paired runs: same weights, batches, crops and colour parameters, only the form differs.
+
+Cost: 2 forms x 5 seeds = 10 runs of 8 epochs over 10,000 images of CIFAR-10, about 4 minutes each with one thread.
+Judged on 2,000 held-out training images; the test split is not touched. Runs that are done are not done again.
+Finding and numbers: benchmarks/results/colour_forms.json, discussed in docs/speed.md.
+
+    python benchmarks/colour_forms.py --data cifar10
+"""
+
+import argparse
+import json
+import statistics
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from glf import result
+from glf.config import PretrainConfig
+from glf.data import sources
+from glf.evaluate.linear import linear_probe
+from glf.measure.neighbours import nearest_neighbours
+from glf.nn.features import encode
+from glf.nn.weights import load_backbone
+from glf.train.run import pretrain, split
+
+HERE = Path(__file__).parent
+OUT = HERE / "results" / "colour_forms.json"
+FORMS = ("exact", "fused")
+
+
+def one(config: PretrainConfig) -> dict[str, float]:
+    """Train, then judge on the images that were held out of the training split."""
+    pretrain(config)
+    assert config.out is not None
+    backbone = load_backbone(config.out)
+    images = sources.load(config.data, "train", size=config.image_size)
+    train, val = split(images, config)
+    x, queries = (
+        torch.from_numpy(np.concatenate(list(encode(backbone, images, rows=rows, size=backbone.image_size))))
+        for rows in (train, val)
+    )
+    labels, truth = (torch.from_numpy(images.targets[rows]) for rows in (train, val))
+    predicted = {
+        "knn5": nearest_neighbours(x, labels, queries, 5),
+        "linear": linear_probe(x, labels, queries, classes=len(images.classes), epochs=100).argmax(1),
+    }
+    return {name: round(float((p == truth).double().mean()), 4) for name, p in predicted.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--data", default="cifar10")
+    parser.add_argument("--views", default="symmetric")
+    parser.add_argument("--seeds", type=int, default=5)
+    options = parser.parse_args()
+    found: dict[str, Any] = json.loads(OUT.read_text()) if OUT.exists() else {}
+    for seed, form in product(range(options.seeds), FORMS):
+        name = f"{options.views} {form} {seed}"
+        if name in found.get("runs", {}):
+            continue
+        config = PretrainConfig(
+            data=options.data,
+            method="simclr",
+            views=options.views,
+            colours=form,
+            seed=seed,
+            epochs=8,
+            batch_size=128,
+            limit=12_000,
+            val_images=2_000,
+            probe_every=8,
+            out=HERE.parent / "runs" / "colour_forms" / name.replace(" ", "-"),
+            overwrite=True,
+        )
+        found.setdefault("runs", {})[name] = one(config)
+        found |= {"command": "python benchmarks/colour_forms.py", **result.provenance()}
+        found["differences"] = differences(found["runs"])
+        OUT.parent.mkdir(exist_ok=True)
+        OUT.write_text(json.dumps(found, indent=1) + "\n")
+    print(json.dumps(found["differences"], indent=1))
+
+
+def differences(runs: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    """fused less exact in points, seed by seed: mean, standard deviation, and how many pairs."""
+    out: dict[str, dict[str, float]] = {}
+    for views in sorted({name.split()[0] for name in runs}):
+        seeds = [
+            int(n.split()[2]) for n in runs if n.startswith(f"{views} fused") and n.replace("fused", "exact") in runs
+        ]
+        for key in ("knn5", "linear"):
+            pairs = [[100 * runs[f"{views} {form} {seed}"][key] for form in ("fused", "exact")] for seed in seeds]
+            deltas = [fused - exact for fused, exact in pairs]
+            if deltas:
+                spread = statistics.stdev(deltas) if len(deltas) > 1 else 0.0
+                row = {"mean": statistics.mean(deltas), "sd": spread, "pairs": len(deltas)}
+                row["exact"] = statistics.mean(exact for _, exact in pairs)
+                out[f"{views} {key}"] = {k: round(v, 2) for k, v in row.items()}
+    return out
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""As many readers as suit the place where the images live."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glf.data import memory, workers
+from glf.data.sources import load
+from glf.data.store import Images
+from glf.data.workers import cores, described, worker_count
+
+
+@pytest.fixture
+def images(classes: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Images]:
+    found = [load(str(classes), store="decode"), load(str(classes))]
+    monkeypatch.setattr(memory, "IN_MEMORY", 0)
+    found.append(load(str(classes)))
+    return {images.place: images for images in found}
+
+
+@pytest.mark.parametrize(
+    ("place", "gpu", "available", "processes", "expected"),
+    [
+        ("in memory", False, 8, 1, 0),
+        ("in memory", True, 8, 1, 0),
+        ("memory-mapped", False, 8, 1, 0),
+        ("memory-mapped", True, 8, 1, 2),
+        ("memory-mapped", True, 1, 1, 1),
+        ("decoded", False, 8, 1, 8),
+        ("decoded", True, 8, 1, 8),
+        ("decoded", True, 64, 1, 16),
+        ("decoded", True, 64, 8, 8),
+        ("decoded", True, 4, 8, 1),
+        ("decoded", True, 4, -1, 4),  # all devices, however many these are
+    ],
+)
+def test_the_number_of_workers(
+    images: dict[str, Images],
+    place: str,
+    gpu: bool,
+    available: int,
+    processes: int,
+    expected: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workers, "cores", lambda: available)
+    assert worker_count(images[place], None, gpu=gpu, processes=processes) == expected
+    assert worker_count(images[place], 3, gpu=gpu, processes=processes) == 3
+    assert worker_count(images[place], 0, gpu=gpu, processes=processes) == 0
+    with pytest.raises(ValueError, match="workers must be 0 or more, got -1"):
+        worker_count(images[place], -1, gpu=gpu)
+
+
+def test_cores_are_those_that_were_granted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def granted(_: int) -> set[int]:
+        return {3, 5, 6}
+
+    monkeypatch.setattr(os, "sched_getaffinity", granted, raising=False)
+    assert cores() == 3
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 5)
+    assert cores() == 5
+
+
+def test_where_the_images_live_in_words(images: dict[str, Any]) -> None:
+    said = [described(images[place], n) for place in ("in memory", "memory-mapped", "decoded") for n in (0, 1, 4)]
+    assert said == [
+        "in memory",
+        "in memory, read by 1 worker",
+        "in memory, read by 4 workers",
+        "memory-mapped",
+        "memory-mapped, read by 1 worker",
+        "memory-mapped, read by 4 workers",
+        "decoded at every epoch by the training process",
+        "decoded at every epoch by 1 worker",
+        "decoded at every epoch by 4 workers",
+    ]
+    assert np.array_equal(images["decoded"].pixels[:], images["memory-mapped"].pixels)

@@ -1,0 +1,102 @@
+"""A run on a folder of photographs is the same run, whether they are packed or decoded by the workers."""
+
+import json
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from glf import checkpoint
+from glf.config import EvaluateConfig
+from glf.data.files import Entry, Files
+from glf.data.lazy import ChangedFile
+from glf.evaluate.suite import evaluate
+from glf.train import directory
+from photos import write_photos
+
+Run = Callable[..., Path]
+
+
+@pytest.fixture
+def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Settings of a run of two epochs of two steps, with a cache of its own."""
+    monkeypatch.setenv("GLF_CACHE", str(tmp_path / "cache"))
+    data = str(write_photos(tmp_path / "camera"))
+    return {"data": data, "image_size": 28, "method": "byol+adc", "limit": None, "val_images": 4, "batch_size": 8}
+
+
+def packs(tmp_path: Path) -> list[Path]:
+    return list((tmp_path / "cache" / "images").glob("*.npy"))
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = checkpoint.load(run / directory.LAST)["state_dict"]
+    return found
+
+
+def metrics(run: Path) -> list[dict[str, float]]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k not in ("images_per_second", "waiting")} for line in lines]
+
+
+def assert_same(a: Path, b: Path) -> None:
+    assert metrics(a) == metrics(b)
+    first, second = weights(a), weights(b)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(value, second[name]) for name, value in first.items())
+    data = [json.loads((run / "result.json").read_text())["data"] for run in (a, b)]
+    assert data[0] == data[1]
+
+
+def test_packed_and_decoded_give_the_same_run(
+    small_run: Run, photos: dict[str, Any], tmp_path: Path, console: Console
+) -> None:
+    decoded = small_run(**photos, store="decode", workers=2, out=tmp_path / "decoded")
+    assert not packs(tmp_path)
+    packed = small_run(**photos, store="pack", out=tmp_path / "packed")
+    assert len(packs(tmp_path)) == 1
+    assert_same(packed, decoded)
+    assert len((decoded / "skipped.txt").read_text().splitlines()) == 3
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "3 files skipped), decoded at every epoch by 2 workers\n" in printed
+    assert "3 files skipped), in memory\n" in printed
+
+
+def test_a_file_that_vanishes_ends_the_run_in_one_line_and_the_packed_run_goes_on(
+    small_run: Run, photos: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = small_run(**photos, epochs=2, store="pack", out=tmp_path / "whole")
+    read, calls = Files.read, list[str]()
+
+    def vanishing(self: Files, entry: Entry) -> bytes:
+        if multiprocessing.parent_process() is not None:
+            calls.append(entry.name)
+            if len(calls) > 16:  # the second epoch of the one worker
+                raise FileNotFoundError(2, "No such file or directory")
+        return read(self, entry)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Files, "read", vanishing)
+        with pytest.raises(ChangedFile) as error:
+            small_run(**photos, epochs=2, store="decode", workers=1, out=tmp_path / "broken")
+    assert error.match(r"^\S+/camera/(boot|coat)/\d+\.jpg was an image .* no longer is: No such file or directory$")
+    assert len(metrics(tmp_path / "broken")) == 3  # two steps and a probe
+    resumed = small_run(resume=True, store="pack", workers=None, out=tmp_path / "broken", **photos, epochs=2)
+    assert directory.saved_config(resumed).store == "decode"
+    assert_same(whole, resumed)
+
+
+def test_a_decoded_run_is_judged_without_a_pack(
+    small_run: Run, photos: dict[str, Any], tmp_path: Path, console: Console
+) -> None:
+    judged = []
+    for store in ("decode", "pack"):
+        run = small_run(**photos, store=store, workers=0, out=tmp_path / store)
+        judged.append(evaluate(EvaluateConfig(run=run, probe_epochs=2), console))
+        assert len(packs(tmp_path)) == (store == "pack")
+    assert judged[0]["rows"] == judged[1]["rows"]
+    assert (judged[0]["train"], judged[0]["test"]) == (20, 4)
