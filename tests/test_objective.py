@@ -77,7 +77,7 @@ def test_a_quantity_of_several_terms_is_computed_once(monkeypatch):
 
     calls, one_pass = [], rows.divergences
     monkeypatch.setattr(
-        adc, "divergences", lambda *given, **how: calls.append(given[0].shape) or one_pass(*given, **how)
+        rows, "divergences", lambda *given, **how: calls.append(given[0].shape) or one_pass(*given, **how)
     )
     vicreg().constrained_by(ADC())(embeddings())
     assert calls == [(2, 6, 4)]  # one pass for both views, both kinds of rows and both terms

@@ -182,7 +182,7 @@ def test_things_happen_as_often_as_the_recipe_says(name, probability):
     happened = {
         "flip": drawn.boxes[:, 0] > drawn.boxes[:, 2],
         "grey": drawn.grey,
-        "blur": drawn.sigma > 0,
+        "blur": torch.zeros(COUNT) if drawn.sigma is None else drawn.sigma > 0,
         "solarise": drawn.solarised,
     }
     for what, rows in happened.items():

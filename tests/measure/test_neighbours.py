@@ -85,7 +85,7 @@ def test_weights_matter_and_lengths_do_not(fashion):
 def test_chunks_change_nothing(fashion, monkeypatch, function, chunk):
     bank, labels, queries, _ = fashion
     whole = function(bank[:200], labels[:200], queries)
-    monkeypatch.setattr("glf.measure.neighbours.CHUNK", chunk)
+    monkeypatch.setattr("glf.measure.neighbours.ENTRIES", chunk * 200)
     assert torch.equal(function(bank[:200], labels[:200], queries), whole)
 
 

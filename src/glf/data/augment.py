@@ -23,7 +23,7 @@ class Drawn(NamedTuple):
     amount: Float[Tensor, "batch 4"]  # brightness, contrast, saturation: factors; hue: a shift
     order: Int[Tensor, "batch 4"]  # in which those four apply
     grey: Bool[Tensor, " batch"]
-    sigma: Float[Tensor, " batch"]  # of the blur in pixels; 0 where there is none
+    sigma: Float[Tensor, " batch"] | None  # of the blur in pixels, 0 where there is none; None if never
     solarised: Bool[Tensor, " batch"]
 
 
@@ -53,7 +53,7 @@ def draw(view: View, height: int, width: int, count: int, generator: Generator) 
     amount, order = colour.draw_jitter(view, count, generator)
     grey, blurred = happens(view.grey), happens(view.blur)
     sigma = torch.where(blurred, torch.rand(count, generator=generator) * 1.9 + 0.1, 0.0)
-    return Drawn(boxes, amount, order, grey, sigma, happens(view.solarise))
+    return Drawn(boxes, amount, order, grey, sigma if view.blur else None, happens(view.solarise))
 
 
 def exact(rows: crop.Rows, drawn: Drawn, size: int) -> Float[Tensor, "batch channel {size} {size}"]:
@@ -61,11 +61,11 @@ def exact(rows: crop.Rows, drawn: Drawn, size: int) -> Float[Tensor, "batch chan
     down, across = _axes(rows, drawn, size)
     x = crop.resample(rows, down, across).contiguous()
     x = colour.recolour(x, drawn.amount, drawn.order, drawn.grey)
-    blurred = drawn.sigma.nonzero().flatten()
-    if len(blurred):
-        chosen = blurred.to(x.device)
+    if drawn.sigma is not None:
+        blurred = drawn.sigma.nonzero().flatten()
         matrix = crop.blurring(drawn.sigma[blurred].to(x.device), size)
-        x[chosen] = crop.resample(x[chosen].permute(0, 2, 1, 3), matrix, matrix)
+        blurred = blurred.to(x.device)
+        x[blurred] = crop.resample(x[blurred].permute(0, 2, 1, 3), matrix, matrix)
     return _solarised(x, drawn)
 
 
@@ -73,7 +73,7 @@ def fused(rows: crop.Rows, drawn: Drawn, size: int) -> Float[Tensor, "batch chan
     """The same, with everything that is linear multiplied together beforehand; clamped once, then solarised."""
     down, across = _axes(rows, drawn, size)
     mean = crop.mean_colour(rows, down, across)  # before the blur, which comes after the colours
-    if bool(drawn.sigma.any()):
+    if drawn.sigma is not None:
         blur = crop.blurring(drawn.sigma.to(rows.device, non_blocking=True), size)
         down, across = torch.bmm(blur, down), torch.bmm(blur, across)
     a, b = colour.fused_matrices(drawn.amount, drawn.order, drawn.grey, rows.shape[2])

@@ -15,13 +15,14 @@ from glf.config import EvaluateConfig, PretrainConfig, to_dict
 from glf.data import sources
 from glf.data.store import Images, MissingSplit
 from glf.evaluate.linear import linear_probe
+from glf.heap import kept_memory
 from glf.measure.geometry import effective_rank, spread
 from glf.measure.neighbours import nearest_neighbours, weighted_neighbours
 from glf.nn.backbone import Backbone
 from glf.nn.features import extract
 from glf.nn.weights import load_backbone
 from glf.train.directory import saved_config
-from glf.train.run import accelerator, build_backbone, split
+from glf.train.run import accelerator, build_backbone, split, torch_device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,9 +79,12 @@ def evaluate(config: EvaluateConfig, console: Console | None = None) -> dict[str
     if not labelled:
         console.print("no labels: only what can be said without them", highlight=False)
     device = accelerator(config.device)
-    rows: dict[str, dict[str, float]] = {}
-    for name, encoder in _encoders(backbone, train, trained, config.references).items():
-        rows[name] = _judge(encoder, train, test, backbone.image_size, labelled, device, config)
+    encoders = _encoders(backbone, train, trained, config.references)
+    with kept_memory(device == "cpu"):
+        rows = {
+            name: _judge(encoder, train, test, backbone.image_size, labelled, torch_device(device), config)
+            for name, encoder in encoders.items()
+        }
     protocols = {k: words(config) for k, (words, _) in EVALUATORS.items()} if labelled else {}
     protocols |= {key: words for key, (words, _) in GEOMETRY.items()}
     found = {
@@ -131,10 +135,9 @@ def _judge(
     test: Images,
     size: int,
     labelled: bool,
-    device: str,
+    place: str,
     config: EvaluateConfig,
 ) -> dict[str, float]:
-    place = "cuda" if device == "gpu" else device
     cache = config.run / "features"
     pair = [
         torch.from_numpy(

@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-CHUNK = 1024
+ENTRIES = 2**26  # similarities held at a time: 256 MB, and enough queries for a product at full speed
 
 
 def nearest_neighbours(
@@ -30,10 +30,10 @@ def nearest_neighbours(
 
     def votes(part: Tensor) -> Tensor:
         # The query's own square is the same for every neighbour: it cannot change their order.
-        near = (square - 2 * part @ bank.T).topk(k, dim=1, largest=False).indices
+        near = torch.addmm(square, part, bank.T, alpha=-2).topk(k, dim=1, largest=False).indices
         return F.one_hot(labels[near], int(labels.max()) + 1).sum(1)
 
-    return _in_chunks(votes, _checked(bank, queries, k))
+    return _in_chunks(votes, _checked(bank, queries, k), len(bank))
 
 
 def weighted_neighbours(
@@ -55,7 +55,7 @@ def weighted_neighbours(
         weight = ((similarity - similarity[:, :1]) / temperature).exp()
         return (F.one_hot(labels[near], int(labels.max()) + 1) * weight.unsqueeze(2)).sum(1)
 
-    return _in_chunks(votes, F.normalize(_checked(bank, queries, k), dim=1))
+    return _in_chunks(votes, F.normalize(_checked(bank, queries, k), dim=1), len(bank))
 
 
 def _checked(bank: Tensor, queries: Tensor, k: int) -> Tensor:
@@ -64,5 +64,6 @@ def _checked(bank: Tensor, queries: Tensor, k: int) -> Tensor:
     return queries
 
 
-def _in_chunks(votes: Callable[[Tensor], Tensor], queries: Tensor) -> Tensor:
-    return torch.cat([votes(queries[i : i + CHUNK]).argmax(1) for i in range(0, len(queries), CHUNK)])
+def _in_chunks(votes: Callable[[Tensor], Tensor], queries: Tensor, bank: int) -> Tensor:
+    chunk = max(1, ENTRIES // bank)
+    return torch.cat([votes(queries[i : i + chunk]).argmax(1) for i in range(0, len(queries), chunk)])

@@ -64,10 +64,11 @@ def encode(
     rows = np.arange(len(images)) if rows is None else rows
     training = encoder.training
     encoder.eval().to(device)
+    encoder.to(memory_format=torch.channels_last)
     try:
         for start in range(0, len(rows), batch_size):
-            pixels = to_tensor(images.pixels[rows[start : start + batch_size]]).to(device)
-            with torch.no_grad():  # not around the yield: the caller's own gradients are its own affair
+            pixels = to_tensor(images.pixels[rows[start : start + batch_size]]).to(device, non_blocking=True)
+            with torch.inference_mode():  # not around the yield: the caller's own gradients are its own affair
                 out: np.ndarray = encoder(fit(pixels.float() / 255, size)).float().cpu().numpy()
             if not np.isfinite(out).all():
                 raise ValueError("the encoder gives features that are not finite: its training diverged")

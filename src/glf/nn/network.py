@@ -1,5 +1,6 @@
 """Backbone, heads and teacher together; produces only what the objective needs."""
 
+from collections.abc import Callable
 from itertools import groupby
 
 import torch
@@ -22,6 +23,7 @@ class Network(nn.Module):
         self.student = nn.Sequential(backbone, head)
         self.predictor = mlp((widths[-1], *heads.predictor, widths[-1])) if "p" in needs else None
         self.teacher = Teacher(self.student) if "teacher" in needs else None
+        self.compiled: list[Callable[[Tensor], Tensor]] = []  # in a list, so that no checkpoint has it a second time
 
     @property
     def backbone(self) -> Backbone:
@@ -30,8 +32,13 @@ class Network(nn.Module):
         assert isinstance(backbone, Backbone)
         return backbone
 
+    def compile_backbone(self) -> None:
+        """Let torch compile the backbone for training. Probes, with their own batch sizes, go on without."""
+        self.compiled = [torch.compile(self.backbone)]
+
     def forward(self, views: Views) -> Embeddings:
-        h = torch.cat([self.backbone(x) for x in _by_size(views.x)])
+        encode = self.compiled[0] if self.compiled else self.backbone
+        h = torch.cat([encode(x) for x in _by_size(views.x)])
         count = len(views.x)
         z = _per_view(self.student[1](h), count)
         p = teacher = None

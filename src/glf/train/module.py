@@ -39,6 +39,8 @@ class Pretraining(L.LightningModule):
     ) -> None:
         super().__init__()
         self.network = network.to(memory_format=torch.channels_last)  # faster on every device
+        if config.compile:
+            self.network.compile_backbone()
         self.objective, self.method, self.recipe = objective, method, recipe
         self.image_size, self.config, self.steps_per_epoch = image_size, config, steps_per_epoch
         self.make_loader = make_loader

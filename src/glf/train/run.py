@@ -68,7 +68,7 @@ def pretrain(config: PretrainConfig, console: Console | None = None) -> dict[str
             width=config.prior_width,
             weights=config.prior_weights,
             size=config.prior_size,
-            device="cuda" if device == "gpu" else device,
+            device=torch_device(device),
         )
 
     def make_loader(rank: int, world: int) -> DataLoader[Batch]:
@@ -136,6 +136,11 @@ def accelerator(device: str) -> str:
     if device != "auto":
         return device
     return "gpu" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def torch_device(accelerator: str) -> str:
+    """The same, as torch names them."""
+    return "cuda" if accelerator == "gpu" else accelerator
 
 
 class _AtomicIO(TorchCheckpointIO):
