@@ -1,4 +1,4 @@
-"""Do fused colours cost accuracy? Paired runs: same weights, batches, crops and colour parameters, only the form differs.
+"""Do fused colours cost accuracy? Paired runs with the same weights, batches, crops and colour parameters.
 
 Cost: 2 forms x 5 seeds = 10 runs of 8 epochs over 10,000 images of CIFAR-10, about 4 minutes each with one thread.
 Judged on 2,000 held-out training images; the test split is not touched. Runs that are done are not done again.

@@ -15,24 +15,44 @@ from pictures import COUNT, close, in_pixels, photos, raw, seeded
 QUANTILES = torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95])
 
 
-def cropped(images: Tensor, boxes: Tensor, size: int) -> Tensor:
-    return C.resample(C.as_rows(images), *C.axes(boxes, *images.shape[-2:], size)) / 255
-
-
-@pytest.mark.parametrize("flip", [False, True])
-@pytest.mark.parametrize("size", [5, 16, 28, 45])
-@pytest.mark.parametrize(("channels", "height", "width"), [(1, 28, 28), (3, 28, 20), (3, 17, 28)])
-def test_crops_are_torchvisions_with_antialiasing(channels, height, width, size, flip):
-    x = raw(channels, height, width)
+def boxes_and_pixels(height: int, width: int, flip: bool) -> tuple[Tensor, list[tuple[int, int, int, int]]]:
     pixels = [  # left, top, width, height
         (0, 0, width, height), (3, 5, 11, 8), (0, 2, 1, 9), (4, 0, 9, 1), (width - 7, height - 6, 7, 6), (2, 2, 5, 12),
     ]  # fmt: skip
     edges = torch.tensor([(left, top, left + w, top + h) for left, top, w, h in pixels])
     boxes = edges / torch.tensor([width, height, width, height])
-    result = cropped(x, boxes[:, [2, 1, 0, 3]] if flip else boxes, size)
+    return (boxes[:, [2, 1, 0, 3]] if flip else boxes), pixels
+
+
+@pytest.mark.parametrize("flip", [False, True])
+@pytest.mark.parametrize("size", [5, 16, 28, 45])
+@pytest.mark.parametrize(("channels", "height", "width"), [(1, 28, 28), (3, 28, 20), (3, 17, 28)])
+@pytest.mark.parametrize("way", [C.Products, C.OneByOne])
+def test_crops_are_torchvisions_with_antialiasing(way, channels, height, width, size, flip):
+    """By products on floats; one by one on bytes, to the same byte."""
+    x, (boxes, pixels) = raw(channels, height, width), boxes_and_pixels(height, width, flip)
+    result, mean = way(x)(boxes, size)
     for image, ours, (left, top, w, h) in zip(x, result, pixels, strict=True):
-        expected = V.resized_crop(image.float() / 255, top, left, h, w, [size, size], antialias=True)
+        given = image.float() if way is C.Products else image
+        expected = V.resized_crop(given, top, left, h, w, [size, size], antialias=True) / 255
         close(ours, V.horizontal_flip(expected) if flip else expected)
+    close(mean, result.mean((2, 3)))
+
+
+def test_the_two_ways_differ_by_rounding_to_bytes():
+    x, (boxes, _) = raw(3), boxes_and_pixels(28, 28, True)
+    sigma = torch.tensor([0.0, 0.5, 1.0, 2.0, 0.0, 1.5])
+    for blur in (None, sigma):
+        (products, m0), (one_by_one, m1) = (way(x)(boxes, 70, blur) for way in (C.Products, C.OneByOne))
+        assert 0 < (products - one_by_one).abs().max() <= 1.01 / 255  # half a byte for each axis
+        assert (m0 - m1).abs().max() < 0.2 / 255
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_large_views_on_a_cpu_are_cut_one_by_one(device):
+    images = raw(3).to(device)
+    assert isinstance(C.cutter(images, 63), C.Products)
+    assert isinstance(C.cutter(images, 64), C.OneByOne if device == "cpu" else C.Products)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -41,13 +61,18 @@ def test_blur_is_torchvisions(channels, side, kernel):
     x = V.resize(photos(channels), [side, side], antialias=True)
     sigma = torch.tensor([0.1, 0.3, 0.7, 1.0, 1.5, 2.0])
     matrix = C.blurring(sigma, side)
-    blurred = C.resample(x.permute(0, 2, 1, 3), matrix, matrix)
-    for image, ours, s in zip(x, blurred, sigma.tolist(), strict=True):
-        close(ours, V.gaussian_blur(image, [kernel, kernel], [s, s]))
+    for blurred in (C.resample(x.permute(0, 2, 1, 3), matrix, matrix), C.blurred(x.clone(), sigma)):
+        for image, ours, s in zip(x, blurred, sigma.tolist(), strict=True):
+            close(ours, V.gaussian_blur(image, [kernel, kernel], [s, s]))
 
 
 def test_no_blur_is_the_identity():
     assert torch.equal(C.blurring(torch.zeros(2), 9), torch.eye(9).expand(2, 9, 9))
+    x = photos()
+    assert torch.equal(C.blurred(x.clone(), torch.zeros(6)), x)
+    some = C.blurred(x.clone(), torch.tensor([0, 1.0, 0, 0, 0, 0]))
+    assert torch.equal(some[[0, 2, 3, 4, 5]], x[[0, 2, 3, 4, 5]])
+    assert not torch.equal(some[1], x[1])
 
 
 def test_the_mean_colour_is_that_of_the_resampled_image():
@@ -70,8 +95,8 @@ def test_crops_take_no_pixel_from_outside_of_their_box():
     pixels = np.full((1, 28, 28, 1), 255, dtype=np.uint8)
     pixels[:, 6:17, 9:21] = 0
     box = torch.tensor([[9 / 28, 6 / 28, 21 / 28, 17 / 28]])
-    for size in (4, 40):
-        assert cropped(to_tensor(pixels), box, size).abs().max() < 1e-5
+    for size in (4, 40, 80):
+        assert C.cutter(to_tensor(pixels), size)(box, size)[0].abs().max() < 1e-5
 
 
 @pytest.mark.parametrize(

@@ -31,15 +31,16 @@ def augment(
     batch: Batch, recipe: tuple[View, ...], size: int, generator: Generator, colours: Colour = "fused"
 ) -> Views:
     """One augmented batch per view of the recipe, with the boxes that the crops came from."""
-    height, width = batch.images.shape[-2:]
+    images = batch.images
+    height, width = images.shape[-2:]
     # Mixed precision is for the network: half of the digits of a colour would be gone before it sees them.
-    with torch.no_grad(), torch.autocast(batch.images.device.type, enabled=False):
-        rows = crop.as_rows(batch.images)
-        drawn = [draw(view, height, width, len(rows), generator) for view in recipe]
+    with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
+        drawn = [draw(view, height, width, len(images), generator) for view in recipe]
         sides = [max(1, round(view.side * size)) for view in recipe]
+        cut = {side: crop.cutter(images, side) for side in set(sides)}
         make = fused if colours == "fused" else exact
-        x = tuple(make(rows, one, side) for one, side in zip(drawn, sides, strict=True))
-        boxes = torch.stack([one.boxes for one in drawn]).to(rows.device, non_blocking=True)
+        x = tuple(make(cut[side], one, side) for one, side in zip(drawn, sides, strict=True))
+        boxes = torch.stack([one.boxes for one in drawn]).to(images.device, non_blocking=True)
     return Views(x, boxes, batch.target, batch.row, batch.prior)
 
 
@@ -56,37 +57,31 @@ def draw(view: View, height: int, width: int, count: int, generator: Generator) 
     return Drawn(boxes, amount, order, grey, sigma if view.blur else None, happens(view.solarise))
 
 
-def exact(rows: crop.Rows, drawn: Drawn, size: int) -> Float[Tensor, "batch channel {size} {size}"]:
+Cutter = crop.Products | crop.OneByOne
+
+
+def exact(cut: Cutter, drawn: Drawn, size: int) -> Float[Tensor, "batch channel {size} {size}"]:
     """Crop, flip, jitter, grey, blur, solarise: one after the other, colours clamped after each operation."""
-    down, across = _axes(rows, drawn, size)
-    x = crop.resample(rows, down, across).contiguous()
-    x = colour.recolour(x, drawn.amount, drawn.order, drawn.grey)
-    if drawn.sigma is not None:
-        blurred = drawn.sigma.nonzero().flatten()
-        matrix = crop.blurring(drawn.sigma[blurred].to(x.device), size)
-        blurred = blurred.to(x.device)
-        x[blurred] = crop.resample(x[blurred].permute(0, 2, 1, 3), matrix, matrix)
-    return _solarised(x, drawn)
+    x, _ = cut(_moved(drawn.boxes, cut), size)
+    x = colour.recolour(x.contiguous(), drawn.amount, drawn.order, drawn.grey)
+    return _solarised(x if drawn.sigma is None else crop.blurred(x, drawn.sigma), drawn)
 
 
-def fused(rows: crop.Rows, drawn: Drawn, size: int) -> Float[Tensor, "batch channel {size} {size}"]:
-    """The same, with everything that is linear multiplied together beforehand; clamped once, then solarised."""
-    down, across = _axes(rows, drawn, size)
-    mean = crop.mean_colour(rows, down, across)  # before the blur, which comes after the colours
-    if drawn.sigma is not None:
-        blur = crop.blurring(drawn.sigma.to(rows.device, non_blocking=True), size)
-        down, across = torch.bmm(blur, down), torch.bmm(blur, across)
-    a, b = colour.fused_matrices(drawn.amount, drawn.order, drawn.grey, rows.shape[2])
-    matrices = torch.stack((a, b)).to(rows.device, non_blocking=True)
-    x = crop.resample(rows, down, across).flatten(2)
-    x = torch.baddbmm(torch.bmm(matrices[1], mean.unsqueeze(2)), matrices[0], x).clamp_(0, 1)
-    return _solarised(x.view(*x.shape[:2], size, size), drawn)
+def fused(cut: Cutter, drawn: Drawn, size: int) -> Float[Tensor, "batch channel {size} {size}"]:
+    """The same, with everything that is linear multiplied together beforehand; clamped once, then solarised.
+
+    The blur is linear too, so it may come before the colours: all but the mean, which contrast blends with.
+    """
+    x, mean = cut(_moved(drawn.boxes, cut), size, None if drawn.sigma is None else _moved(drawn.sigma, cut))
+    a, b = colour.fused_matrices(drawn.amount, drawn.order, drawn.grey, x.shape[1])
+    matrices = _moved(torch.stack((a, b)), cut)
+    flat = torch.bmm(matrices[0], x.flatten(2)).add_(torch.bmm(matrices[1], mean.unsqueeze(2))).clamp_(0, 1)
+    return _solarised(flat.view(*flat.shape[:2], size, size), drawn)
 
 
-def _axes(rows: crop.Rows, drawn: Drawn, size: int) -> tuple[Tensor, Tensor]:
-    """Matrices from stored bytes to a square in [0, 1]."""
-    down, across = crop.axes(drawn.boxes.to(rows.device, non_blocking=True), rows.shape[1], rows.shape[3], size)
-    return down / 255, across
+def _moved(drawn: Tensor, cut: Cutter) -> Tensor:
+    where = cut.rows if isinstance(cut, crop.Products) else cut.images
+    return drawn.to(where.device, non_blocking=True)
 
 
 def _solarised(x: colour.Images, drawn: Drawn) -> colour.Images:

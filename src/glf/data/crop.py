@@ -1,7 +1,8 @@
-"""Where a view looks, and how it is resampled: boxes, and the matrices that crop, flip, resize and blur.
+"""Where a view looks, and how it is cut out: boxes, and two ways to crop, flip and resize, antialiased.
 
-Resizing, flipping and blurring are linear along each axis, so each image gets one matrix per axis and a whole batch
-is two batched matrix products. This is faster than sampling a grid, on the CPU as well, and it is antialiased.
+Resizing, flipping and blurring are linear along each axis, so each image gets one matrix per axis, and a whole batch
+is two batched matrix products: the way of GPUs and of small images, where it is faster than sampling a grid. Large
+images on a CPU go one by one through torch's resizing of bytes, which rounds to whole bytes as PIL does.
 """
 
 import math
@@ -13,6 +14,9 @@ from torch.nn import functional as F
 
 from glf.data.views import View
 
+ONE_BY_ONE = 64  # side of a view from which on a CPU cuts images one by one
+Pixels = UInt8[Tensor, "batch channel height width"]
+Boxes = Float[Tensor, "batch 4"]
 PerImage = Float[Tensor, " batch"]
 Rows = Float[Tensor, "batch height channel width"]  # the layout in which both products need no copy
 
@@ -45,14 +49,72 @@ def draw_boxes(
     return torch.stack(box, 1)
 
 
-def as_rows(images: UInt8[Tensor, "batch channel height width"]) -> Rows:
+def cutter(images: Pixels, size: int) -> "Products | OneByOne":
+    """The faster way to cut views of this size out of these images (measured: they cross at some 50 px)."""
+    return OneByOne(images) if images.device.type == "cpu" and size >= ONE_BY_ONE else Products(images)
+
+
+class Products:
+    """Cuts by matrix products, the blur included at hardly any cost."""
+
+    def __init__(self, images: Pixels) -> None:
+        self.rows = as_rows(images)
+
+    def __call__(self, boxes: Boxes, size: int, sigma: PerImage | None = None) -> tuple[Tensor, Tensor]:
+        """Squares in [0, 1], blurred where sigma is positive, and the mean colour that they had before the blur."""
+        down, across = axes(boxes, self.rows.shape[1], self.rows.shape[3], size)
+        down /= 255
+        mean = mean_colour(self.rows, down, across)
+        if sigma is not None:
+            blur = blurring(sigma, size)
+            down, across = torch.bmm(blur, down), torch.bmm(blur, across)
+        return resample(self.rows, down, across), mean
+
+
+class OneByOne:
+    """Cuts one image after the other, from bytes to bytes."""
+
+    def __init__(self, images: Pixels) -> None:
+        self.images = images.contiguous(memory_format=torch.channels_last)  # what torch has a fast way for
+
+    def __call__(self, boxes: Boxes, size: int, sigma: PerImage | None = None) -> tuple[Tensor, Tensor]:
+        """As above."""
+        height, width = self.images.shape[-2:]
+        edges = (boxes * torch.tensor([width, height, width, height])).round().int().tolist()
+        cut = []
+        for i, (x0, y0, x1, y1) in enumerate(edges):
+            box = self.images[i : i + 1, :, y0:y1, min(x0, x1) : max(x0, x1)]
+            resized = F.interpolate(box, (size, size), mode="bilinear", antialias=True, align_corners=False)
+            cut.append(resized.flip(3) if x0 > x1 else resized)
+        x = torch.cat(cut).to(torch.float32, memory_format=torch.contiguous_format).div_(255)
+        mean = x.mean((2, 3))
+        return (x if sigma is None else blurred(x, sigma)), mean
+
+
+def blurred(x: Float[Tensor, "batch channel height width"], sigma: PerImage) -> Tensor:
+    """Each image blurred with its own width, where that is positive: separable, the same kernel as ``blurring``."""
+    x, rows = x.contiguous(), sigma.nonzero().flatten()
+    if len(rows) == 0:  # torch pads and convolves nothing empty
+        return x
+    _, channels, height, width = x.shape
+    kernel = _kernels(sigma[rows], _radius(height)).repeat_interleave(channels, 0).to(x.device)
+    radius = kernel.shape[1] // 2
+    rows = rows.to(x.device)
+    flat = F.pad(x[rows].view(1, -1, height, width), (radius,) * 4, mode="reflect")
+    flat = F.conv2d(flat, kernel.view(-1, 1, 1, 2 * radius + 1), groups=len(kernel))
+    flat = F.conv2d(flat, kernel.view(-1, 1, 2 * radius + 1, 1), groups=len(kernel))
+    x[rows] = flat.view(-1, channels, height, width)
+    return x
+
+
+def as_rows(images: Pixels) -> Rows:
     """Pixels as floats from 0 to 255, in the layout that ``resample`` reads."""
     n, c, h, w = images.shape
     return torch.empty(n, h, c, w, device=images.device).copy_(images.permute(0, 2, 1, 3))
 
 
 def axes(
-    boxes: Float[Tensor, "batch 4"], height: int, width: int, size: int
+    boxes: Boxes, height: int, width: int, size: int
 ) -> tuple[Float[Tensor, "batch {size} {height}"], Float[Tensor, "batch {size} {width}"]]:
     """The matrices that bring each image's box to a square: down the rows, and across the columns."""
     x0, y0, x1, y1 = boxes.unbind(1)
@@ -81,14 +143,20 @@ def resampling(first: PerImage, last: PerImage, size: int, pixels: int) -> Float
 
 def blurring(sigma: PerImage, pixels: int) -> Float[Tensor, "batch {pixels} {pixels}"]:
     """Each image's Gaussian blur along one axis: borders reflected, a tenth of the side wide; sigma 0 does nothing."""
-    radius = max(1, pixels // 20)
+    radius = _radius(pixels)
+    eye = torch.eye(pixels, device=sigma.device, dtype=sigma.dtype)
+    reflected = F.pad(eye[None], (0, 0, radius, radius), mode="reflect")[0]
+    shifted = reflected.unfold(0, pixels, 1).transpose(1, 2)  # (tap, pixel, pixel)
+    return (_kernels(sigma, radius) @ shifted.reshape(2 * radius + 1, -1)).view(-1, pixels, pixels)
+
+
+def _radius(pixels: int) -> int:
+    return max(1, pixels // 20)
+
+
+def _kernels(sigma: PerImage, radius: int) -> Float[Tensor, "batch tap"]:
     offsets = torch.arange(-radius, radius + 1, device=sigma.device, dtype=sigma.dtype)
-    kernel = (-(offsets / sigma.clamp_min(1e-3).unsqueeze(1)).pow(2) / 2).softmax(1)
-    reflected = F.pad(
-        torch.eye(pixels, device=sigma.device, dtype=sigma.dtype)[None], (0, 0, radius, radius), "reflect"
-    )
-    shifted = reflected[0].unfold(0, pixels, 1).transpose(1, 2)  # (tap, pixel, pixel)
-    return (kernel @ shifted.reshape(2 * radius + 1, -1)).view(-1, pixels, pixels)
+    return (-(offsets / sigma.clamp_min(1e-3).unsqueeze(1)).pow(2) / 2).softmax(1)
 
 
 def resample(

@@ -1,0 +1,114 @@
+"""Everything but the backbone costs next to nothing: measured side by side, in one run.
+
+Cost: about 20 minutes on two cores that have nothing else to do. Any images do; the ratios are the result, and the
+values beside them belong to the machine. Writes benchmarks/results/speed.json, speed.svg and benchmarks/SPEED.md.
+
+    make bench
+    make bench IMAGES=cifar10 PHOTOS=my/photos
+"""
+
+import argparse
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from glf import result
+from speed import augmentation, judging, loops, pairs, pictures
+from speed.curves import draw
+from speed.timing import ROOT, Row
+
+OUT = ROOT / "benchmarks" / "results" / "speed.json"
+PAGE = ROOT / "benchmarks" / "SPEED.md"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--images", default="fashion-mini", help="32 px images: a name or a path, as for glf pretrain")
+    parser.add_argument("--photos", help="a folder or a tar of photos; embedded images at 320 px when not given")
+    parser.add_argument("--only", nargs="*", help="parts: augmentation photos loops processes pairs evaluation")
+    options = parser.parse_args()
+    found: dict[str, Any] = (
+        json.loads(OUT.read_text()) if options.only and OUT.exists() else {"parts": {}, "curves": {}}
+    )
+    with tempfile.TemporaryDirectory() as place:
+        for name, part in parts(options.images, options.photos, Path(place)).items():
+            if options.only and name not in options.only:
+                continue
+            rows, curves = part()
+            show(rows)
+            found["parts"][name] = [row.to_dict() for row in rows]
+            found["curves"] |= curves
+            about = {"images": Path(options.images).name, "photos": Path(options.photos or "embedded").name}
+            found |= {**about, **result.provenance(), "command": "make bench"}
+            OUT.write_text(json.dumps(found, indent=1) + "\n")
+    draw(found["curves"], OUT.with_suffix(".svg"))
+    PAGE.write_text(page(found))
+    missed = [row for rows in found["parts"].values() for row in rows if row["holds"] is False]
+    print(f"\n{len(missed)} ratios miss their mark" if missed else "\nevery ratio holds", f"(written to {PAGE})")
+
+
+def parts(images: str, photos: str | None, place: Path) -> dict[str, Any]:
+    """What is measured, in this order."""
+    os.environ.setdefault("GLF_CACHE", str(place / "cache"))
+    pixels = pictures.small(images)
+
+    def of_pairs() -> tuple[list[Row], dict[str, Any]]:
+        time, by_time = pairs.by_time()
+        memory, by_memory = pairs.by_memory()
+        prior, by_width = pairs.by_prior_width()
+        curves = {"seconds by batch": by_time, "bytes by batch": by_memory, "seconds by the prior's width": by_width}
+        return [*time, *pairs.of_a_step(), *memory, *prior], curves
+
+    def of_evaluation() -> tuple[list[Row], dict[str, Any]]:
+        rows, by_bank = judging.neighbours()
+        return [*judging.features(pixels), *rows, *judging.probe()], {"seconds by bank": by_bank}
+
+    def of_photos() -> tuple[list[Row], dict[str, Any]]:
+        folder = pictures.photos(photos, place / "photos")
+        return augmentation.from_photos(folder, place / "cache"), {}
+
+    return {
+        "augmentation": lambda: (
+            [*augmentation.at_32(pixels), *augmentation.apart(pixels)],
+            {"seconds by images": augmentation.by_images(pixels)},
+        ),
+        "photos": of_photos,
+        "loops": lambda: (loops.compared(images), {}),
+        "processes": lambda: (loops.two_processes(images), {}),
+        "pairs": of_pairs,
+        "evaluation": of_evaluation,
+    }
+
+
+def show(rows: list[Row]) -> None:
+    for row in rows:
+        mark = {None: " ", True: "+", False: "-"}[row.holds]
+        ratio = "" if row.ratio is None else f"{row.ratio:6.2f} x {row.to}"
+        print(f"{mark} {row.part}: {row.what}: {ratio}  [{row.value}]", flush=True)
+
+
+def page(found: dict[str, Any]) -> str:
+    """The table in markdown."""
+    lines = [
+        "# Speed",
+        "",
+        "Written by `make bench`. Ratios are medians of interleaved repetitions in one run.",
+        f"Machine: {found['machine']['processor']}, {found['machine']['cores']} cores; "
+        f"torch {found['versions']['torch']}. Images: {found['images']}; photos: {found['photos']}.",
+        "",
+        "| | | ratio | to | asked | measured | |",
+        "|---|---|---:|---|---|---|---|",
+    ]
+    for row in (row for rows in found["parts"].values() for row in rows):
+        asked = "" if row["at_least"] is None else f"at least {row['at_least']:g}"
+        asked = asked if row["at_most"] is None else f"at most {row['at_most']:g}"
+        ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
+        mark = {None: "", True: "holds", False: "**misses**"}[row["holds"]]
+        lines.append(f"| {row['part']} | {row['what']} | {ratio} | {row['to']} | {asked} | {row['value']} | {mark} |")
+    return "\n".join([*lines, "", "![How time and memory grow](results/speed.svg)", ""])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""Evaluation: features at the backbone's speed, kNN at that of a matrix product, the linear probe as products."""
+
+import numpy as np
+import torch
+from torch import nn
+
+from glf.data.store import Images, array_key
+from glf.evaluate.linear import linear_probe
+from glf.heap import kept_memory
+from glf.measure.neighbours import nearest_neighbours, weighted_neighbours
+from glf.nn.backbone import Backbone
+from glf.nn.features import encode
+from speed.timing import Row, interleaved
+
+BANK, QUERIES, WIDTH = 50_000, 10_000, 512
+
+
+def features(pixels: np.ndarray) -> list[Row]:
+    """The extractor against the bare network on batches that are there already."""
+    return [_features(pixels, name, count) for name, count in (("small_resnet", 4096), ("resnet18", 512))]
+
+
+def _features(pixels: np.ndarray, name: str, count: int) -> Row:
+    network = Backbone(name, channels=3, image_size=32).eval().to(memory_format=torch.channels_last)
+    some = np.ascontiguousarray(pixels[np.arange(count) % len(pixels)])
+    images = Images(name="", pixels=some, targets=np.full(count, -1), classes=(), key=array_key(some))
+    x = torch.rand(256, 3, 32, 32).to(memory_format=torch.channels_last)
+
+    def bare() -> None:
+        with torch.inference_mode():
+            for _ in range(count // 256):
+                network(x)
+
+    def ours() -> None:
+        for _ in encode(network, images, size=32, batch_size=256):
+            pass
+
+    with kept_memory():
+        seconds = interleaved({"ours": ours, "bare": bare}, repetitions=3)
+    return Row(
+        part="feature extraction",
+        what=name,
+        value=f"{count / seconds['ours']:,.0f} against {count / seconds['bare']:,.0f} images/s",
+        ratio=seconds["bare"] / seconds["ours"],
+        to="bare forward",
+    )
+
+
+def neighbours() -> tuple[list[Row], dict[str, dict[int, float]]]:
+    """10,000 queries against 50,000 x 512."""
+    from lightly.utils.benchmarking import knn_predict
+    from sklearn.neighbors import KNeighborsClassifier
+
+    torch.manual_seed(0)
+    centres = torch.randn(10, WIDTH)
+    labels, truth = torch.randint(10, (BANK,)), torch.randint(10, (QUERIES,))
+    bank, queries = (centres[y] + 3 * torch.randn(len(y), WIDTH) for y in (labels, truth))
+    classifier = KNeighborsClassifier(5, algorithm="brute").fit(bank.numpy(), labels.numpy())
+    unit, directions = nn.functional.normalize(bank, dim=1).T.contiguous(), nn.functional.normalize(queries, dim=1)
+
+    def product() -> None:
+        for start in range(0, QUERIES, 1000):
+            queries[start : start + 1000] @ bank.T
+
+    def of_lightly() -> None:
+        for start in range(0, QUERIES, 1000):
+            knn_predict(directions[start : start + 1000], unit, labels, 10, knn_k=20, knn_t=0.07)
+
+    with kept_memory():
+        seconds = interleaved(
+            {
+                "5-nn": lambda: nearest_neighbours(bank, labels, queries, 5),
+                "weighted kNN": lambda: weighted_neighbours(bank, labels, queries, 20),
+                "the product alone": product,
+                "scikit-learn, brute force": lambda: classifier.predict(queries.numpy()),
+                "lightly": of_lightly,
+            },
+            repetitions=2,
+        )
+        curve = {
+            size: interleaved(
+                {"": lambda size=size: nearest_neighbours(bank[:size], labels[:size], queries[:2000], 5)}, 2
+            )[""]
+            for size in (6_250, 12_500, 25_000, 50_000)
+        }
+    pairs = (
+        ("5-nn", "the product alone", 0.7),
+        ("weighted kNN", "the product alone", 0.7),
+        ("5-nn", "scikit-learn, brute force", None),
+        ("weighted kNN", "lightly", None),
+    )
+    rows = [
+        Row(
+            part="10,000 queries against 50,000 x 512",
+            what=name,
+            value=f"{seconds[name]:.2f} against {seconds[peer]:.2f} s",
+            ratio=seconds[peer] / seconds[name],
+            to=peer,
+            at_least=limit,
+        )
+        for name, peer, limit in pairs
+    ]
+    return rows, {"5-nn, 2,000 queries": curve}
+
+
+def probe() -> list[Row]:
+    """The linear probe's epochs against the same steps with autograd and an optimiser, and scikit-learn's solver."""
+    from sklearn.linear_model import LogisticRegression
+
+    torch.manual_seed(0)
+    count, width, epochs = 10_000, 256, 20
+    labels = torch.randint(10, (count,))
+    x = torch.randn(10, width)[labels] * 0.3 + torch.randn(count, width)
+
+    def by_autograd() -> None:
+        layer = nn.Linear(width, 10)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=1e-2, momentum=0.9, weight_decay=5e-6)
+        data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, labels), batch_size=1000, shuffle=True)
+        for _ in range(epochs):
+            for batch, target in data:
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(layer(batch), target).backward()
+                optimizer.step()
+
+    solver = LogisticRegression(max_iter=200)
+    with kept_memory():
+        seconds = interleaved(
+            {
+                "ours": lambda: linear_probe(x, labels, x[:10], classes=10, epochs=epochs),
+                "autograd": by_autograd,
+                "sklearn": lambda: solver.fit(x.numpy(), labels.numpy()),
+            },
+            repetitions=3,
+        )
+    part = "linear probe, 10,000 x 256, ten classes"
+    whole = 500 / epochs * seconds["ours"]
+    return [
+        Row(
+            part=part,
+            what=f"{epochs} epochs",
+            value=f"{seconds['ours']:.2f} against {seconds['autograd']:.2f} s",
+            ratio=seconds["autograd"] / seconds["ours"],
+            to="DataLoader, autograd and torch's SGD",
+        ),
+        Row(
+            part=part,
+            what="all 500 epochs",
+            value=f"{whole:.1f} against {seconds['sklearn']:.1f} s",
+            ratio=seconds["sklearn"] / whole,
+            to="scikit-learn's L-BFGS to convergence",
+        ),
+    ]

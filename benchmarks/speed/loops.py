@@ -1,0 +1,171 @@
+"""Training loops in images per second: ours from the command's own function, lightly's as its documentation has it,
+and the limit, which is the backbone's forward and backward alone. Each runs in a process of its own.
+"""
+
+import json
+import sys
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+
+from glf.heap import kept_memory
+from speed.timing import Row, processes
+
+METHOD = "simclr+adc"
+SETUPS = {"small_resnet": (256, 16), "resnet18": (64, 6)}  # images in a batch, steps of a repetition
+
+
+def limit(backbone: str, batch: int, steps: int) -> float:
+    """The backbone on views that are there already, in the memory layout and with the heap that training has."""
+    from glf.nn.backbone import Backbone
+
+    network = Backbone(backbone, channels=3, image_size=32).to(memory_format=torch.channels_last)
+    x = torch.rand(2 * batch, 3, 32, 32).to(memory_format=torch.channels_last)
+    seconds = []
+    with kept_memory():
+        for _ in range(steps):
+            start = time.perf_counter()
+            network(x).sum().backward()
+            network.zero_grad()
+            seconds.append(time.perf_counter() - start)
+    return batch / median(seconds[1:])
+
+
+def ours(backbone: str, batch: int, steps: int, images: str, devices: int = 1) -> float:
+    """``glf pretrain``: data in memory, augmentation, objective with ADC, optimiser, metrics, progress, Lightning.
+
+    From the lines of metrics.jsonl: everything between the first logged step, which warms up, and the last one.
+    """
+    from rich.console import Console
+
+    from glf.config import PretrainConfig
+    from glf.train.run import pretrain
+
+    with tempfile.TemporaryDirectory() as out:
+        every = 5
+        rounds = -(-steps // every)
+        config = PretrainConfig(
+            data=images,
+            method=METHOD,
+            backbone=backbone,
+            batch_size=batch,
+            limit=batch * (rounds * every + 1),
+            val_images=0,
+            epochs=1,
+            log_every=every,
+            devices=devices,
+            out=Path(out) / "run",
+        )
+        pretrain(config, Console(quiet=True))
+        lines = [json.loads(line) for line in (Path(out) / "run" / "metrics.jsonl").read_text().splitlines()]
+    ends = [(line["step"] * batch / line["images_per_second"], line["step"]) for line in lines if "loss" in line]
+    return median(batch * (s1 - s0) / (t1 - t0) for (t0, s0), (t1, s1) in pairwise(ends))
+
+
+def lightly(backbone: str, batch: int, steps: int, images: str, workers: int, keep: bool) -> float:
+    """The SimCLR example of lightly's documentation, with our backbone: two forwards, NT-Xent, a DataLoader."""
+    from lightly.data import LightlyDataset
+    from lightly.loss import NTXentLoss
+    from lightly.models.modules import SimCLRProjectionHead
+    from PIL import Image
+
+    from glf.data.views import RECIPES
+    from glf.nn.backbone import Backbone
+    from speed.augmentation import lightly as transform
+    from speed.pictures import small
+
+    class Pictures(torch.utils.data.Dataset):  # type: ignore[type-arg]
+        def __init__(self, pixels: np.ndarray) -> None:
+            self.pixels = pixels
+
+        def __len__(self) -> int:
+            return len(self.pixels)
+
+        def __getitem__(self, row: int) -> tuple[Image.Image, int]:
+            return Image.fromarray(self.pixels[row]), 0
+
+    data = LightlyDataset.from_torch_dataset(Pictures(small(images)), transform=transform(RECIPES["wmse"][0], 32))
+    loader = torch.utils.data.DataLoader(
+        data, batch_size=batch, shuffle=True, drop_last=True, num_workers=workers, persistent_workers=workers > 0
+    )
+    model = torch.nn.ModuleList([Backbone(backbone, channels=3, image_size=32), SimCLRProjectionHead(256, 512, 128)])
+    if backbone != "small_resnet":
+        model[1] = SimCLRProjectionHead(512, 512, 128)
+    criterion = NTXentLoss(temperature=0.2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    ends: list[float] = []
+    with kept_memory(keep):
+        while len(ends) <= steps:
+            for (x0, x1), _, _ in loader:
+                loss = criterion(model[1](model[0](x0)), model[1](model[0](x1)))
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                ends.append(time.perf_counter())
+                if len(ends) > steps:
+                    break
+    return batch * (len(ends) - 1) / (ends[-1] - ends[0])
+
+
+def compared(images: str) -> list[Row]:
+    """Both backbones against their limits and against lightly's loop, with the number of workers that suits it best."""
+    return [*_compared(images, "small_resnet", 0.90, 1.8), *_compared(images, "resnet18", 0.97, 1.25)]
+
+
+def _compared(images: str, backbone: str, of_limit: float, of_lightly: float) -> list[Row]:
+    batch, steps = SETUPS[backbone]
+    call = ["speed.loops", images, backbone, str(batch), str(steps)]
+    kept = "lightly, 2 workers, with our heap"
+    cases = {"the limit": [*call, "limit"], "ours": [*call, "ours"]}
+    cases |= {f"lightly, {w} workers": [*call, "lightly", str(w), "stock"] for w in (0, 2)}
+    cases[kept] = [*call, "lightly", "2", "keep"]
+    speed = {name: values[0] for name, values in processes(cases).items()}
+    best = max(("lightly, 0 workers", "lightly, 2 workers"), key=speed.__getitem__)
+    return [
+        Row(
+            part=f"end to end, {backbone}, batch {batch}, {METHOD}",
+            what="glf pretrain",
+            value=f"{speed['ours']:,.1f} against {speed[to]:,.1f} images/s",
+            ratio=speed["ours"] / speed[to],
+            to=to,
+            at_least=asked,
+        )
+        for to, asked in (("the limit", of_limit), (best, of_lightly), (kept, None))
+    ]
+
+
+def two_processes(images: str) -> list[Row]:
+    """One process with two threads against two with one each, the same global batch."""
+    call = ["speed.loops", images, "small_resnet", "256", "10"]
+    found = processes({"one": [*call, "ours"], "two": [*call, "ours2"]})
+    speed = {name: values[0] for name, values in found.items()}
+    return [
+        Row(
+            part="two processes on two cores, small_resnet, global batch 256",
+            what="glf pretrain --devices 2",
+            value=f"{speed['two']:,.1f} against {speed['one']:,.1f} images/s",
+            ratio=speed["two"] / speed["one"],
+            to="one process",
+        )
+    ]
+
+
+def main() -> float:
+    images, backbone, batch, steps, kind, *rest = sys.argv[1:]
+    setup = (backbone, int(batch), int(steps))
+    if kind == "limit":
+        return limit(*setup)
+    if kind == "lightly":
+        return lightly(*setup, images, int(rest[0]), rest[1] == "keep")
+    if kind == "ours2":
+        torch.set_num_threads(1)
+    return ours(*setup, images, devices=2 if kind == "ours2" else 1)
+
+
+if __name__ == "__main__":
+    print([main()])

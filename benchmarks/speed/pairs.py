@@ -1,0 +1,147 @@
+"""ADC and the prior by the batch's size: time against NT-Xent, memory, and the share of a training step."""
+
+import resource
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from glf.align.distance import cosine
+from glf.constrain.adc import ADC, LPM, dcm, lpm, outlier_weight
+from glf.constrain.contrast import log_partition
+from glf.constrain.kernels import entropy
+from glf.constrain.rows import Rows
+from glf.data.store import Images, array_key
+from glf.heap import kept_memory
+from glf.nn.backbone import Backbone
+from glf.nn.prior import prior_rows
+from glf.types import Embeddings
+from speed.timing import Row, interleaved, processes
+
+SIZES = (256, 512, 1024, 2048, 4096)
+WIDTH, PRIOR = 128, 64
+
+
+def cases(n: int, width: int = WIDTH) -> dict[str, Callable[[], object]]:
+    """Forward and backward of each loss on two views of n images."""
+    from lightly.loss import NTXentLoss
+
+    torch.manual_seed(0)
+    z, prior = torch.randn(2, n, width, requires_grad=True), torch.randn(n, PRIOR)
+    adc, rows, ntxent = ADC(), Rows(), NTXentLoss(temperature=0.2)
+
+    def whole_rows() -> None:
+        e = Embeddings(z=z, prior=prior)
+        pre, dat = rows.pre(e), rows.dat(e)
+        (0.3 * dcm(rows.cal(e), dat, outlier_weight(entropy(pre))) + 0.3 * lpm(dat, pre)).backward()
+
+    return {
+        "ADC": lambda: adc(z[0], z[1], prior=prior).backward(),
+        "ADC on whole rows": whole_rows,
+        "NT-Xent (lightly)": lambda: ntxent(z[0], z[1]).backward(),
+        "NT-Xent (ours)": lambda: (cosine(z[0], z[1], 0.2) + log_partition(z.flatten(0, 1), 0.2)).backward(),
+    }
+
+
+def by_time() -> tuple[list[Row], dict[str, dict[int, float]]]:
+    curves: dict[str, dict[int, float]] = {}
+    rows: list[Row] = []
+    with kept_memory():
+        for n in SIZES:
+            seconds = interleaved(cases(n), repetitions=15 if n <= 512 else 5 if n <= 2048 else 3)
+            for name, value in seconds.items():
+                curves.setdefault(name, {})[n] = value
+            for peer in ("NT-Xent (lightly)", "NT-Xent (ours)"):
+                rows.append(
+                    Row(
+                        part="ADC over both views, forward and backward, k = 128",
+                        what=f"n = {n:,}",
+                        value=f"{1e3 * seconds['ADC']:.1f} against {1e3 * seconds[peer]:.1f} ms",
+                        ratio=seconds["ADC"] / seconds[peer],
+                        to=f"{peer} over both views",
+                        at_most=1.0 if "lightly" in peer else None,
+                    )
+                )
+    return rows, curves
+
+
+def of_a_step() -> list[Row]:
+    """ADC at n = 512 beside the forward and backward of a small ResNet over both views."""
+    network = Backbone("small_resnet", channels=3, image_size=32).to(memory_format=torch.channels_last)
+    x = torch.rand(1024, 3, 32, 32).to(memory_format=torch.channels_last)
+    with kept_memory():
+        seconds = interleaved({"step": lambda: network(x).sum().backward(), "ADC": cases(512)["ADC"]}, repetitions=5)
+    return [
+        Row(
+            part="ADC beside a small-ResNet step, n = 512",
+            what="share of the step",
+            value=f"{1e3 * seconds['ADC']:.1f} of {1e3 * seconds['step']:.0f} ms",
+            ratio=seconds["ADC"] / seconds["step"],
+            to="forward and backward of 1,024 views",
+            at_most=0.03,
+        )
+    ]
+
+
+def by_memory() -> tuple[list[Row], dict[str, dict[int, float]]]:
+    """Peak memory above the inputs, each in a process of its own."""
+    sizes = (1024, 2048, 4096, 8192)
+    names = ("ADC", "ADC on whole rows", "NT-Xent (lightly)")
+    calls = {f"{name}@{n}": ["speed.pairs", name, str(n)] for n in sizes for name in names}
+    found = processes(calls, repetitions=1)
+    curves = {name: {n: found[f"{name}@{n}"][0] for n in sizes} for name in names}
+    at = {name: curves[name][8192] / 1e9 for name in names}
+    rows = [
+        Row(
+            part="peak memory above the inputs, n = 8,192, k = 128",
+            what="ADC, forward and backward, in GB",
+            value=f"{at['ADC']:.2f} GB (on whole rows {at['ADC on whole rows']:.1f}, "
+            f"NT-Xent of lightly {at['NT-Xent (lightly)']:.1f})",
+            ratio=round(at["ADC"], 3),
+            to="1 GB",
+            at_most=1.2,
+        )
+    ]
+    return rows, curves
+
+
+def by_prior_width() -> tuple[list[Row], dict[str, dict[int, float]]]:
+    """LPM at n = 512 with priors of many widths, each reduced and cached as training does it."""
+    n, term, widths = 512, LPM(), (64, 512, 2048, 8192)
+    pixels = np.zeros((1024, 2, 2, 1), np.uint8)
+    images = Images(name="", pixels=pixels, targets=np.full(1024, -1), classes=(), key=array_key(pixels))
+    z = torch.randn(2, n, WIDTH, requires_grad=True)
+    with tempfile.TemporaryDirectory() as folder:
+        calls: dict[str, Callable[[], object]] = {}
+        for width in widths:
+            path = Path(folder) / f"{width}.npy"
+            np.save(path, np.random.default_rng(0).normal(size=(1024, width)).astype(np.float32))
+            cached = prior_rows(f"file:{path}", images, cache=Path(folder) / "cache", width=PRIOR)
+            rows = torch.from_numpy(np.array(cached[:n]))
+            calls[str(width)] = lambda rows=rows: term(z[0], z[1], prior=rows).backward()
+        with kept_memory():
+            seconds = interleaved(calls, repetitions=15)
+    curve = {width: seconds[str(width)] for width in widths}
+    row = Row(
+        part="LPM by the prior's width, n = 512",
+        what="prior of 8,192 features, reduced to 64 and cached",
+        value=f"{1e3 * curve[8192]:.1f} against {1e3 * curve[64]:.1f} ms per step",
+        ratio=curve[8192] / curve[64],
+        to="prior of 64 features",
+        at_most=1.1,
+    )
+    return [row], {"LPM": curve}
+
+
+if __name__ == "__main__":
+    name, n = sys.argv[1], int(sys.argv[2])
+    cases(64)[name]()  # libraries load their own things at the first call
+    case = cases(n)[name]
+    F.normalize(torch.randn(8, 8))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    case()
+    print([1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)])

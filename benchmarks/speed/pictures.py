@@ -1,0 +1,35 @@
+"""The images to measure with: real ones where there are any, else the embedded ones made as large as is needed."""
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from glf.data import sources
+from glf.data.files import find
+
+
+def small(data: str) -> np.ndarray:
+    """(image, 32, 32, 3): CIFAR-10 by name or path; fashion-mini is enlarged and coloured."""
+    pixels = np.asarray(sources.load(data, "train", progress=False).pixels[:10_000])
+    if pixels.shape[1:] == (32, 32, 3):
+        return pixels
+    large = [np.asarray(Image.fromarray(image[..., 0]).resize((32, 32))) for image in pixels[:2_000]]
+    return np.stack([np.stack(large[i::3][:600], 0) for i in range(3)], -1)
+
+
+def photos(source: str | None, folder: Path, count: int = 224) -> Path:
+    """A folder of JPEG files: the photos of a folder or a tar, or embedded images at 320 px."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if source is None:
+        for i, image in enumerate(small("fashion-mini")[:count]):
+            Image.fromarray(image).resize((320, 320), Image.Resampling.BICUBIC).save(
+                folder / f"{i:04d}.jpg", quality=90
+            )
+        return folder
+    from io import BytesIO
+
+    files = find(Path(source), "train")
+    for i, entry in enumerate(files.entries[:count]):
+        Image.open(BytesIO(files.read(entry))).convert("RGB").save(folder / f"{i:04d}.jpg", quality=90)
+    return folder

@@ -1,0 +1,62 @@
+"""Interleaved repetitions and medians: what disturbs a shared machine then disturbs all cases alike."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the table. ``ratio`` is what the issue is about; the values are from this machine, on this day."""
+
+    part: str
+    what: str
+    value: str
+    ratio: float | None = None
+    to: str = ""
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @property
+    def holds(self) -> bool | None:
+        if self.ratio is None or (self.at_least is None and self.at_most is None):
+            return None
+        return (self.at_least is None or self.ratio >= self.at_least) and (
+            self.at_most is None or self.ratio <= self.at_most
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "holds": self.holds}
+
+
+def interleaved(cases: dict[str, Callable[[], object]], repetitions: int = 7) -> dict[str, float]:
+    """Median seconds of each case; they take turns, and the first turn, which warms up, does not count."""
+    seconds: dict[str, list[float]] = {name: [] for name in cases}
+    for repetition in range(repetitions + 1):
+        for name, case in cases.items():
+            start = time.perf_counter()
+            case()
+            if repetition:
+                seconds[name].append(time.perf_counter() - start)
+    return {name: median(values) for name, values in seconds.items()}
+
+
+def processes(cases: dict[str, list[str]], repetitions: int = 3) -> dict[str, list[float]]:
+    """The numbers that each case prints in a process of its own, which take turns; medians, number by number."""
+    found: dict[str, list[list[float]]] = {name: [] for name in cases}
+    for _ in range(repetitions):
+        for name, arguments in cases.items():
+            command = [sys.executable, "-m", *arguments]
+            done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT / "benchmarks", check=False)
+            if done.returncode:
+                raise RuntimeError(f"{' '.join(command)}\n{done.stderr[-2000:]}")
+            found[name].append(json.loads(done.stdout.splitlines()[-1]))
+    return {name: [median(values) for values in zip(*runs, strict=True)] for name, runs in found.items()}
