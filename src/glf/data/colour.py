@@ -64,11 +64,11 @@ def recolour(
 ) -> Images:
     """The exact form: operation after operation in each image's own order, clamped after each; then grey."""
     own, mean = steps(amount, order, x.shape[1], hue=False)
-    own, filled = own.to(x.device), (mean - own).to(x.device)
+    own, filled = (m.transpose(0, 1).contiguous().to(x.device) for m in (own, mean - own))
     for slot in range(4):
         flat = x.flatten(2)
-        offset = torch.bmm(filled[:, slot], flat.mean(2, keepdim=True))
-        x = torch.baddbmm(offset, own[:, slot], flat).clamp_(0, 1).view(x.shape)
+        offset = torch.bmm(filled[slot], flat.mean(2, keepdim=True))
+        x = torch.bmm(own[slot], flat).add_(offset).clamp_(0, 1).view(x.shape)
         rows = ((order[:, slot] == HUE) & (amount[:, HUE] != 0)).nonzero().flatten()
         if x.shape[1] == 3 and len(rows):
             turned = rows.to(x.device)
@@ -98,15 +98,20 @@ def hue_rotation(shift: PerImage) -> Float[Tensor, "batch 3 3"]:
 
 
 def adjust_hue(x: Images, shift: PerImage) -> Images:
-    """Turn the hue by a fraction of the full circle, in HSV."""
+    """Turn the hue by a fraction of the full circle, in HSV.
+
+    In sixths of the circle the hue is 1 + (g - r)/c, 3 + (b - g)/c or 5 + (r - b)/c, as blue, red or green is least.
+    The choice is made by multiplying with zeros and ones: selecting pixel by pixel would take most of the time.
+    """
     red, green, blue = x.unbind(1)
-    value, least = x.amax(1), x.amin(1)
-    spread = value - least
-    # The hue in sixths of the circle: an offset by the largest channel, plus the difference of the two others.
-    is_red, is_green = red == value, green == value
-    difference = torch.where(is_red, green - blue, torch.where(is_green, blue - red, red - green))
-    offset = torch.where(is_red, 0.0, torch.where(is_green, 2.0, 4.0))
-    hue = (difference / spread.clamp_min(1e-12) + offset + 6 * shift.view(-1, 1, 1)).remainder_(6)
+    least = x.amin(1)
+    spread = x.amax(1).sub_(least)
+    not_blue, not_red = (blue - least).sign_(), (red - least).sign_()  # 0 where that channel is the least
+    first, second = green - red, blue - green
+    hue = (red - blue).sub_(second).mul_(not_red).add_(second).sub_(first).mul_(not_blue).add_(first)
+    hue.div_(spread.clamp_min(1e-12)).add_(not_red.add_(1).mul_(not_blue).mul_(2))  # and the 0, 2 or 4
+    hue.add_((1 + 6 * shift).view(-1, 1, 1))
+    hue.sub_((hue / 6).floor_(), alpha=6)
     # Each channel is a trapezium over the circle: red is full around 0, green around 2, blue around 4.
     out = torch.empty_like(x)
     for channel, (centre, sign, start) in enumerate(((3, 1, -1), (2, -1, 2), (4, -1, 2))):
