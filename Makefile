@@ -2,8 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 RUN ?= runs/demo
+IMAGES ?= fashion-mini
+PHOTOS ?=
 
-.PHONY: help pretrain test test-slow check lint format install study clean
+.PHONY: help pretrain test test-slow check lint format install bench study clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -42,6 +44,9 @@ test-slow: install ## The tests that take minutes each (at most 60 in all)
 
 format: install ## Format the sources and sort their imports
 	@$(BIN)/ruff check --quiet --fix . && $(BIN)/ruff format --quiet .
+
+bench: install ## Measure the speed of everything beside the backbone, against peers and limits (20 minutes)
+	@cd benchmarks && ../$(BIN)/python -m speed --images $(IMAGES) $(if $(PHOTOS),--photos $(PHOTOS))
 
 study: install ## Measure the README's table: methods with and without ADC, paired by seed (45 minutes)
 	@$(BIN)/python benchmarks/readme_table.py

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glf.config import PretrainConfig
 from glf.data import augment as A
 from glf.data.views import RECIPES, View
 from glf.heap import kept_memory
@@ -16,6 +17,7 @@ from glf.types import Batch
 from speed.timing import Row, interleaved, processes
 
 BATCH = 256
+DEFAULT = PretrainConfig().colours
 RECIPE = {"without blur": "wmse", "with blur": "symmetric"}
 
 
@@ -91,8 +93,8 @@ def at_32(pixels: np.ndarray) -> list[Row]:
         }
         speed = _speeds(one, threads=1)
         limit = 6 if recipe[0].blur else 10
-        for form in ("fused", "exact"):
-            target = limit if form == "fused" else None
+        for form in ("exact", "fused"):
+            target = limit if form == DEFAULT else None
             for peer in ("lightly", "torchvision v2"):
                 rows.append(
                     Row(
@@ -104,7 +106,7 @@ def at_32(pixels: np.ndarray) -> list[Row]:
                         at_least=target if peer == "lightly" else None,
                     )
                 )
-        two = {form: one[form] for form in ("fused", "exact")}
+        two = {form: one[form] for form in ("exact", "fused")}
         two["kornia"] = (lambda t=k: [t(tensors.float() / 255) for _ in range(2)], BATCH)
         speed = _speeds(two, threads=2)
         rows += [
@@ -114,9 +116,9 @@ def at_32(pixels: np.ndarray) -> list[Row]:
                 value=f"{speed[form]:,.0f} against {speed['kornia']:,.0f} images/s",
                 ratio=speed[form] / speed["kornia"],
                 to="kornia",
-                at_least=4 if form == "fused" else None,
+                at_least=4 if form == DEFAULT else None,
             )
-            for form in ("fused", "exact")
+            for form in ("exact", "fused")
         ]
     return rows
 
@@ -136,7 +138,7 @@ def apart(pixels: np.ndarray) -> list[Row]:
     """How far the two forms are from each other on real images, in 8-bit steps."""
     rows = []
     for name in RECIPE.values():
-        fused, exact = (torch.cat(ours(pixels[:2000], RECIPES[name], form, 32)().x) for form in ("fused", "exact"))
+        fused, exact = (torch.cat(ours(pixels[:2000], RECIPES[name], form, 32)().x) for form in ("exact", "fused"))
         distance = 255 * (fused - exact).abs().flatten()
         share = float((distance > 2.55).float().mean())
         rows.append(
@@ -163,23 +165,24 @@ def by_images(pixels: np.ndarray) -> dict[str, dict[int, float]]:
 def from_photos(folder: Path, cache: Path) -> list[Row]:
     """224 px from JPEG files with two workers each: files decoded by ours or packed before, lightly's own data set."""
     arguments = ["speed.augmentation", str(folder), str(cache)]
-    cases = {name: [*arguments, name] for name in ("decode", "pack", "lightly")}
-    speed = {name: values[0] for name, values in processes(cases).items()}
     words = {"decode": "decoded by two workers", "pack": "packed before, read by two workers"}
+    ours = {f"{form}, {what}": [*arguments, how, form] for how, what in words.items() for form in ("exact", "fused")}
+    cases = {**ours, "lightly": [*arguments, "lightly", ""]}
+    speed = {name: values[0] for name, values in processes(cases).items()}
     return [
         Row(
             part="augmentation, 224 px from a folder of JPEG photos, two workers",
-            what=what,
+            what=name,
             value=f"{speed[name]:,.1f} against {speed['lightly']:,.1f} images/s",
             ratio=speed[name] / speed["lightly"],
             to="lightly",
-            at_least=2 if name == "decode" else None,
+            at_least=2 if name == f"{DEFAULT}, {words['decode']}" else None,
         )
-        for name, what in words.items()
+        for name in ours
     ]
 
 
-def _photos(folder: Path, cache: Path, how: str, batch: int = 32) -> float:
+def _photos(folder: Path, cache: Path, how: str, form: A.Colour, batch: int = 32) -> float:
     """Images per second of one pass over the folder, augmented and ready for the network, after one to warm up."""
     import os
     import time
@@ -201,7 +204,7 @@ def _photos(folder: Path, cache: Path, how: str, batch: int = 32) -> float:
         images = sources.load(str(folder), "train", size=224, store=how, progress=False)
         batches = ours_loader(images, EpochBatches(np.arange(len(images)), batch, 0), prior=None, workers=2)
         generator = torch.Generator().manual_seed(0)
-        passes = (sum(len(A.augment(b, recipe, 224, generator).x[0]) for b in batches) for _ in range(2))
+        passes = (sum(len(A.augment(b, recipe, 224, generator, form).x[0]) for b in batches) for _ in range(2))
     with kept_memory(how != "lightly"):
         next(passes)
         start = time.perf_counter()
@@ -209,4 +212,4 @@ def _photos(folder: Path, cache: Path, how: str, batch: int = 32) -> float:
 
 
 if __name__ == "__main__":
-    print([_photos(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])])
+    print([_photos(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])])

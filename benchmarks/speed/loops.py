@@ -3,6 +3,8 @@ and the limit, which is the backbone's forward and backward alone. Each runs in 
 """
 
 import json
+import os
+import shutil
 import sys
 import tempfile
 import time
@@ -44,25 +46,28 @@ def ours(backbone: str, batch: int, steps: int, images: str, devices: int = 1) -
     from rich.console import Console
 
     from glf.config import PretrainConfig
+    from glf.train.distributed import launched_rank
     from glf.train.run import pretrain
 
-    with tempfile.TemporaryDirectory() as out:
-        every = 5
-        rounds = -(-steps // every)
-        config = PretrainConfig(
-            data=images,
-            method=METHOD,
-            backbone=backbone,
-            batch_size=batch,
-            limit=batch * (rounds * every + 1),
-            val_images=0,
-            epochs=1,
-            log_every=every,
-            devices=devices,
-            out=Path(out) / "run",
-        )
-        pretrain(config, Console(quiet=True))
-        lines = [json.loads(line) for line in (Path(out) / "run" / "metrics.jsonl").read_text().splitlines()]
+    out = Path(os.environ.setdefault("GLF_BENCH_OUT", tempfile.mkdtemp()))  # one for all processes of a run
+    every = 5
+    config = PretrainConfig(
+        data=images,
+        method=METHOD,
+        backbone=backbone,
+        batch_size=batch,
+        limit=batch * (-(-steps // every) * every + 1),
+        val_images=0,
+        epochs=1,
+        log_every=every,
+        devices=devices,
+        out=out / "run",
+    )
+    pretrain(config, Console(quiet=True))
+    if launched_rank():  # the first process speaks for all
+        sys.exit()
+    lines = [json.loads(line) for line in (out / "run" / "metrics.jsonl").read_text().splitlines()]
+    shutil.rmtree(out)
     ends = [(line["step"] * batch / line["images_per_second"], line["step"]) for line in lines if "loss" in line]
     return median(batch * (s1 - s0) / (t1 - t0) for (t0, s0), (t1, s1) in pairwise(ends))
 

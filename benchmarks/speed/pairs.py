@@ -1,6 +1,5 @@
 """ADC and the prior by the batch's size: time against NT-Xent, memory, and the share of a training step."""
 
-import resource
 import sys
 import tempfile
 from collections.abc import Callable
@@ -8,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch.nn import functional as F
 
 from glf.align.distance import cosine
 from glf.constrain.adc import ADC, LPM, dcm, lpm, outlier_weight
@@ -137,11 +135,17 @@ def by_prior_width() -> tuple[list[Row], dict[str, dict[int, float]]]:
     return [row], {"LPM": curve}
 
 
+def _memory(kind: str) -> int:
+    """Bytes that the process holds (VmRSS), or held at most (VmHWM)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(kind))
+
+
 if __name__ == "__main__":
     name, n = sys.argv[1], int(sys.argv[2])
     cases(64)[name]()  # libraries load their own things at the first call
     case = cases(n)[name]
-    F.normalize(torch.randn(8, 8))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak is counted from here
+    before = _memory("VmRSS")
     case()
-    print([1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)])
+    print([_memory("VmHWM") - before])

@@ -50,9 +50,13 @@ def test_all_adjustments_in_any_order_are_torchvisions(channels):
     grey = torch.arange(len(x)) % 3 == 0
     ours = C.recolour(x.clone(), amount, order, grey)
     for image, result, factors, kinds, is_grey in zip(x, ours, amount.tolist(), order.tolist(), grey, strict=True):
+        alone = image.clone()
+        C.recolour_one_(alone, factors, kinds, bool(is_grey))
         for kind in kinds:
             image = ADJUST[kind](image, factors[kind])
-        close(result, V.rgb_to_grayscale(image, channels) if is_grey else image)
+        expected = V.rgb_to_grayscale(image, channels) if is_grey else image
+        close(result, expected)
+        close(alone, expected)
     assert len(set(map(tuple, order.tolist()))) > 12, "many of the 24 orders were tried"
 
 

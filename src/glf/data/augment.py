@@ -28,7 +28,7 @@ class Drawn(NamedTuple):
 
 
 def augment(
-    batch: Batch, recipe: tuple[View, ...], size: int, generator: Generator, colours: Colour = "fused"
+    batch: Batch, recipe: tuple[View, ...], size: int, generator: Generator, colours: Colour = "exact"
 ) -> Views:
     """One augmented batch per view of the recipe, with the boxes that the crops came from."""
     images = batch.images
@@ -63,7 +63,11 @@ Cutter = crop.Products | crop.OneByOne
 def exact(cut: Cutter, drawn: Drawn, size: int) -> Float[Tensor, "batch channel {size} {size}"]:
     """Crop, flip, jitter, grey, blur, solarise: one after the other, colours clamped after each operation."""
     x, _ = cut(_moved(drawn.boxes, cut), size)
-    x = colour.recolour(x.contiguous(), drawn.amount, drawn.order, drawn.grey)
+    if isinstance(cut, crop.OneByOne):
+        for image, *numbers in zip(x, drawn.amount.tolist(), drawn.order.tolist(), drawn.grey.tolist(), strict=True):
+            colour.recolour_one_(image, *numbers)
+    else:
+        x = colour.recolour(x.contiguous(), drawn.amount, drawn.order, drawn.grey)
     return _solarised(x if drawn.sigma is None else crop.blurred(x, drawn.sigma), drawn)
 
 

@@ -78,6 +78,22 @@ def recolour(
     return x
 
 
+def recolour_one_(x: Float[Tensor, "channel height width"], amount: list[float], order: list[int], grey: bool) -> None:
+    """The same for a single image, written into it: on a large one, no operation should touch more than it must."""
+    operations = [(kind, amount[kind]) for kind in order]
+    if grey:
+        operations.append((SATURATION, 0.0))
+    for kind, factor in operations:
+        if kind == HUE and len(x) == 3 and factor:
+            x.copy_(adjust_hue(x.unsqueeze(0), torch.tensor([factor]))[0])
+        elif kind != HUE and factor != 1:
+            shade = None if kind == BRIGHTNESS else (_luma(len(x)) @ x.flatten(1)).view(x.shape[1:])
+            x.mul_(factor)
+            if shade is not None:
+                x.add_(shade.mean() if kind == CONTRAST else shade, alpha=1 - factor)
+            x.clamp_(0, 1)
+
+
 def fused_matrices(
     amount: Float[Tensor, "batch 4"], order: Int[Tensor, "batch 4"], grey: Bool[Tensor, " batch"], channels: int
 ) -> tuple[Float[Tensor, "batch {channels} {channels}"], Float[Tensor, "batch {channels} {channels}"]]:
