@@ -1,0 +1,42 @@
+"""The stored figures belong to the stored table, and say where they come from."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+from speed.__main__ import page  # noqa: E402 (the folder is no package of glf)
+from speed.timing import Row, interleaved  # noqa: E402
+
+
+def test_the_table_is_the_one_of_the_stored_figures() -> None:
+    found = json.loads((BENCHMARKS / "results" / "speed.json").read_text())
+    assert page(found) == (BENCHMARKS / "SPEED.md").read_text()
+    assert {"machine", "versions", "command", "images", "photos"} <= found.keys()
+    assert set(found["parts"]) == {"augmentation", "photos", "loops", "processes", "pairs", "evaluation"}
+
+
+@pytest.mark.parametrize(
+    ("ratio", "limits", "holds"),
+    [
+        (2.0, {"at_least": 1.8}, True),
+        (1.7, {"at_least": 1.8}, False),
+        (0.5, {"at_most": 1.0}, True),
+        (1.5, {"at_most": 1.0}, False),
+        (1.5, {}, None),
+        (None, {}, None),
+    ],
+)
+def test_a_ratio_holds_or_not(ratio: float | None, limits: dict[str, float], holds: bool | None) -> None:
+    assert Row(part="", what="", value="", ratio=ratio, **limits).holds is holds
+
+
+def test_cases_take_turns_and_the_first_turn_does_not_count() -> None:
+    seen: list[str] = []
+    found = interleaved({"a": lambda: seen.append("a"), "b": lambda: seen.append("b")}, repetitions=2)
+    assert seen == ["a", "b"] * 3
+    assert set(found) == {"a", "b"}
