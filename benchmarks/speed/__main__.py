@@ -52,6 +52,7 @@ def main() -> None:
 def parts(images: str, photos: str | None, place: Path) -> dict[str, Any]:
     """What is measured, in this order."""
     os.environ.setdefault("GLF_CACHE", str(place / "cache"))
+    images = pictures.stored(images, place)
     pixels = pictures.small(images)
 
     def of_pairs() -> tuple[list[Row], dict[str, Any]]:

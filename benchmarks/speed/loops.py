@@ -74,7 +74,6 @@ def ours(backbone: str, batch: int, steps: int, images: str, devices: int = 1) -
 
 def lightly(backbone: str, batch: int, steps: int, images: str, workers: int, keep: bool) -> float:
     """The SimCLR example of lightly's documentation, with our backbone: two forwards, NT-Xent, a DataLoader."""
-    from lightly.data import LightlyDataset
     from lightly.loss import NTXentLoss
     from lightly.models.modules import SimCLRProjectionHead
     from PIL import Image
@@ -85,18 +84,24 @@ def lightly(backbone: str, batch: int, steps: int, images: str, workers: int, ke
     from speed.pictures import small
 
     class Pictures(torch.utils.data.Dataset):  # type: ignore[type-arg]
+        """As torchvision's CIFAR10 has it: an array in memory, a PIL image per look-up, the transform in the worker."""
+
         def __init__(self, pixels: np.ndarray) -> None:
-            self.pixels = pixels
+            self.pixels, self.transform = pixels, transform(RECIPES["wmse"][0], 32)
 
         def __len__(self) -> int:
             return len(self.pixels)
 
-        def __getitem__(self, row: int) -> tuple[Image.Image, int]:
-            return Image.fromarray(self.pixels[row]), 0
+        def __getitem__(self, row: int) -> tuple[object, int]:
+            return self.transform(Image.fromarray(self.pixels[row])), 0
 
-    data = LightlyDataset.from_torch_dataset(Pictures(small(images)), transform=transform(RECIPES["wmse"][0], 32))
     loader = torch.utils.data.DataLoader(
-        data, batch_size=batch, shuffle=True, drop_last=True, num_workers=workers, persistent_workers=workers > 0
+        Pictures(small(images)),
+        batch_size=batch,
+        shuffle=True,
+        drop_last=True,
+        num_workers=workers,
+        persistent_workers=workers > 0,
     )
     model = torch.nn.ModuleList([Backbone(backbone, channels=3, image_size=32), SimCLRProjectionHead(256, 512, 128)])
     if backbone != "small_resnet":
@@ -106,7 +111,7 @@ def lightly(backbone: str, batch: int, steps: int, images: str, workers: int, ke
     ends: list[float] = []
     with kept_memory(keep):
         while len(ends) <= steps:
-            for (x0, x1), _, _ in loader:
+            for (x0, x1), _ in loader:
                 loss = criterion(model[1](model[0](x0)), model[1](model[0](x1)))
                 loss.backward()
                 optimizer.step()

@@ -10,12 +10,21 @@ from glf.data.files import find
 
 
 def small(data: str) -> np.ndarray:
-    """(image, 32, 32, 3): CIFAR-10 by name or path; fashion-mini is enlarged and coloured."""
+    """(image, 32, 32, 3): CIFAR-10 by name or path; any others, as fashion-mini, are enlarged and coloured."""
     pixels = np.asarray(sources.load(data, "train", progress=False).pixels[:10_000])
     if pixels.shape[1:] == (32, 32, 3):
         return pixels
-    large = [np.asarray(Image.fromarray(image[..., 0]).resize((32, 32))) for image in pixels[:2_000]]
-    return np.stack([np.stack(large[i::3][:600], 0) for i in range(3)], -1)
+    large = np.stack([np.asarray(Image.fromarray(image[..., 0]).resize((32, 32))) for image in pixels])
+    return np.stack([large, np.roll(large, 1, 0), np.roll(large, 2, 0)], -1)  # three images as the three channels
+
+
+def stored(data: str, folder: Path) -> str:
+    """The same as something that ``glf pretrain --data`` takes."""
+    pixels = small(data)
+    path = folder / "images.npz"
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez(path, train_images=pixels)
+    return str(path)
 
 
 def photos(source: str | None, folder: Path, count: int = 224) -> Path:

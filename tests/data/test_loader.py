@@ -9,7 +9,6 @@ import torch
 from torch.utils.data import DataLoader
 
 from glf.data import loader as module
-from glf.data import memory
 from glf.data.loader import BatchReader, EpochBatches, draw, loader, statistics, to_tensor
 from glf.data.sources import load
 from glf.data.store import Images
@@ -116,7 +115,7 @@ def seen(feed: DataLoader[Batch]) -> list[Batch]:
 
 @pytest.mark.parametrize("place", ["decoded", "memory-mapped"])
 def test_whoever_reads_the_batches_are_the_same(place, tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "IN_MEMORY", 0)
+    monkeypatch.setattr("glf.data.resident.IN_MEMORY", 0)
     photos = write_photos(tmp_path / "camera")
     images = load(str(photos), size=28, store="decode" if place == "decoded" else "pack")
     assert images.place == place

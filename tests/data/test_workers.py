@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glf.data import memory, workers
+from glf.data import workers
 from glf.data.sources import load
 from glf.data.store import Images
 from glf.data.workers import cores, described, worker_count
@@ -16,7 +16,7 @@ from glf.data.workers import cores, described, worker_count
 @pytest.fixture
 def images(classes: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Images]:
     found = [load(str(classes), store="decode"), load(str(classes))]
-    monkeypatch.setattr(memory, "IN_MEMORY", 0)
+    monkeypatch.setattr("glf.data.resident.IN_MEMORY", 0)
     found.append(load(str(classes)))
     return {images.place: images for images in found}
 

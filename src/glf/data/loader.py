@@ -9,7 +9,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from glf.data.memory import by_name, opened
+from glf.data.resident import by_name, opened
 from glf.data.store import Images
 from glf.types import Batch
 

@@ -9,9 +9,9 @@ import numpy as np
 from glf.config import Labels, Store, nearest
 from glf.data.arrays import Arrays, read_npy, read_npz
 from glf.data.files import Files, find
-from glf.data.memory import resident
 from glf.data.pack import hold
 from glf.data.published import is_tiny_imagenet, read_published, read_tiny_imagenet
+from glf.data.resident import resident
 from glf.data.store import Images, array_key
 
 Split = Literal["train", "test"]

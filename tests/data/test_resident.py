@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from glf.data import memory
 from glf.data.loader import BatchReader
-from glf.data.memory import MappedFile, by_name, opened, resident
+from glf.data.resident import MappedFile, by_name, opened, resident
 from glf.data.sources import load
 
 Array = NDArray[np.uint8]
@@ -27,9 +26,9 @@ def test_small_sets_are_read_into_memory(
 ) -> None:
     np.save(tmp_path / "a.npy", colour)
     for source, nbytes in ((classes, 12 * 28 * 28), (tmp_path / "a.npy", colour.nbytes)):
-        monkeypatch.setattr(memory, "IN_MEMORY", nbytes)
+        monkeypatch.setattr("glf.data.resident.IN_MEMORY", nbytes)
         small = load(str(source))
-        monkeypatch.setattr(memory, "IN_MEMORY", nbytes - 1)
+        monkeypatch.setattr("glf.data.resident.IN_MEMORY", nbytes - 1)
         large = load(str(source))
         assert (small.place, large.place) == ("in memory", "memory-mapped")
         assert not small.pixels.flags.writeable  # type: ignore[union-attr]
@@ -62,7 +61,7 @@ def test_a_mapped_part_goes_by_name(mapped: Array, colour: Array, rows: slice) -
 def test_a_reader_that_is_sent_carries_no_mapped_pixels(
     mapped: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "IN_MEMORY", 0)
+    monkeypatch.setattr("glf.data.resident.IN_MEMORY", 0)
     images = load(str(tmp_path / "a.npy")).select(np.arange(10, 60))
     np.save(tmp_path / "prior.npy", np.random.default_rng(0).normal(size=(50, 200)).astype(np.float32))
     reader = BatchReader(images, np.load(tmp_path / "prior.npy", mmap_mode="r"))
