@@ -45,8 +45,8 @@ test-slow: install ## The tests that take minutes each (at most 60 in all)
 format: install ## Format the sources and sort their imports
 	@$(BIN)/ruff check --quiet --fix . && $(BIN)/ruff format --quiet .
 
-bench: install ## Measure the speed of everything beside the backbone, against peers and limits (20 minutes)
-	@cd benchmarks && ../$(BIN)/python -m speed --images $(IMAGES) $(if $(PHOTOS),--photos $(PHOTOS))
+bench: install ## Measure the speed of everything beside the backbone, against peers and limits (25 minutes)
+	@PYTHONPATH=benchmarks $(BIN)/python -m speed --images $(IMAGES) $(if $(PHOTOS),--photos $(PHOTOS))
 
 study: install ## Measure the README's table: methods with and without ADC, paired by seed (45 minutes)
 	@$(BIN)/python benchmarks/readme_table.py

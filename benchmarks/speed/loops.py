@@ -8,9 +8,8 @@ import shutil
 import sys
 import tempfile
 import time
-from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import mean
 
 import numpy as np
 import torch
@@ -35,7 +34,7 @@ def limit(backbone: str, batch: int, steps: int) -> float:
             network(x).sum().backward()
             network.zero_grad()
             seconds.append(time.perf_counter() - start)
-    return batch / median(seconds[1:])
+    return batch / mean(seconds[1:])
 
 
 def ours(backbone: str, batch: int, steps: int, images: str, devices: int = 1) -> float:
@@ -68,8 +67,10 @@ def ours(backbone: str, batch: int, steps: int, images: str, devices: int = 1) -
         sys.exit()
     lines = [json.loads(line) for line in (out / "run" / "metrics.jsonl").read_text().splitlines()]
     shutil.rmtree(out)
-    ends = [(line["step"] * batch / line["images_per_second"], line["step"]) for line in lines if "loss" in line]
-    return median(batch * (s1 - s0) / (t1 - t0) for (t0, s0), (t1, s1) in pairwise(ends))
+    (t0, s0), *_, (t1, s1) = [
+        (line["step"] * batch / line["images_per_second"], line["step"]) for line in lines if "loss" in line
+    ]
+    return float(batch * (s1 - s0) / (t1 - t0))
 
 
 def lightly(backbone: str, batch: int, steps: int, images: str, workers: int, keep: bool) -> float:

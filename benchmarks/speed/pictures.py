@@ -12,6 +12,7 @@ from glf.data.files import find
 def small(data: str) -> np.ndarray:
     """(image, 32, 32, 3): CIFAR-10 by name or path; any others, as fashion-mini, are enlarged and coloured."""
     pixels = np.asarray(sources.load(data, "train", progress=False).pixels[:10_000])
+    pixels = pixels[np.arange(10_000) % len(pixels)]  # repeated if there are fewer
     if pixels.shape[1:] == (32, 32, 3):
         return pixels
     large = np.stack([np.asarray(Image.fromarray(image[..., 0]).resize((32, 32))) for image in pixels])
@@ -39,6 +40,7 @@ def photos(source: str | None, folder: Path, count: int = 224) -> Path:
     from io import BytesIO
 
     files = find(Path(source), "train")
-    for i, entry in enumerate(files.entries[:count]):
+    for i in range(count):
+        entry = files.entries[i % len(files.entries)]
         Image.open(BytesIO(files.read(entry))).convert("RGB").save(folder / f"{i:04d}.jpg", quality=90)
     return folder

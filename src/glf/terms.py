@@ -35,7 +35,7 @@ class Term(nn.Module):
 
     def __call__(self, *views: Embeddings | Tensor, **fields: Tensor | Sequence[Tensor]) -> Scalar:
         if len(views) == 1 and isinstance(views[0], Embeddings):
-            value = super().__call__(views[0])
+            value = super().__call__(views[0].in_full_precision())
         else:
             e = pack(*views, **fields).in_full_precision()
             with torch.autocast(device_type=e.z.device.type, enabled=False):

@@ -61,6 +61,8 @@ class Embeddings:
 
     def in_full_precision(self) -> "Embeddings":
         """Half precision becomes float32: statistics of a batch need its digits. float64 stays."""
+        if not any(getattr(getattr(self, name), "dtype", None) in (torch.float16, torch.bfloat16) for name in FIELDS):
+            return self  # with what has been computed of it
         return self.map(lambda x: x.float() if x.dtype in (torch.float16, torch.bfloat16) else x)
 
     def asked(self, name: str) -> Tensor:

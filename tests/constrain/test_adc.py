@@ -275,6 +275,21 @@ def test_edges_are_finite_in_value_and_gradient(name, dtype, reading, covariance
     assert all(leaf.grad.isfinite().all() for leaf in leaves), [leaf.grad for leaf in leaves]
 
 
+@pytest.mark.parametrize("width", [1, 4, 64])
+@pytest.mark.parametrize("scale", [0.0, 1e-25])
+def test_a_prior_of_identical_images_is_finite(width, scale):
+    z0, z1 = (z.float().requires_grad_() for z in draw(2, 8, 6))
+    value = ADC(prior_effective_dim=1024)(z0, z1, prior=3.3 + scale * draw(8, width).float())
+    value.backward()
+    assert value.isfinite()
+    assert z0.grad.isfinite().all()
+
+
+def test_half_precision_embeddings_are_taken_as_they_are():
+    z, prior = draw(2, 8, 6).half(), draw(8, 5, seed=1).half()
+    torch.testing.assert_close(ADC()(Embeddings(z=z, prior=prior)), ADC()(*z, prior=prior))
+
+
 @pytest.mark.parametrize("covariance", ["batch", "running"])
 def test_a_wide_and_nearly_flat_batch_can_be_whitened(covariance):
     """In float32 the ridge drowns in the rounding of the one large eigenvalue, and the factorisation fails."""

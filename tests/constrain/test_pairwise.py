@@ -125,3 +125,18 @@ def test_it_says_that_it_cannot_be_differentiated_twice():
     y = points()
     with pytest.raises(RuntimeError, match="once only"):
         torch.autograd.grad(divergences(y, STUDENT).calibration.sum(), y, create_graph=True)
+
+
+def test_backward_may_be_called_inside_autocast():
+    z, prior = draw(2, 9, 4).float(), draw(9, 5, seed=1).float()
+    plain, inside = z.clone().requires_grad_(), z.clone().requires_grad_()
+    ADC()(*plain, prior=prior).backward()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        ADC()(*inside, prior=prior).backward()
+    assert torch.equal(plain.grad, inside.grad)
+
+
+def test_gradcheck_with_the_gaussian_rows_held_fixed():
+    """Preservation has nothing to hold fixed; calibration's fixed rows are the loops' affair."""
+    y, prior = draw(2, 5, 3).requires_grad_(), draw(5, 4, seed=1)
+    assert torch.autograd.gradcheck(lambda y: divergences(y, STUDENT, prior, PRIOR_STUDENT, block=2).preservation, y)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from test_colour import unclamped
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision.transforms.v2 import functional as V
 
 from glf.data import augment as A
@@ -48,7 +49,7 @@ def test_a_view_is_torchvisions_with_the_same_numbers(name, channels, size, form
     """exact: its functions one after the other. fused: the same without clamping in between."""
     images, view = raw(channels, 28, 24), replace(RECIPES[name][-1], grey=0.4, blur=0.6, solarise=0.4, side=1)
     drawn = A.draw(view, 28, 24, 6, seeded())
-    ours = getattr(A, form)(crop.cutter(images, size), drawn, size)
+    ours = getattr(A, form)(crop.way(images, size)(images), drawn, size)
     boxes, flipped = in_pixels(drawn.boxes, 28, 24), drawn.boxes[:, 0] > drawn.boxes[:, 2]
     for i, image in enumerate(images):
         x = cropped(image, boxes[i], bool(flipped[i]), size)
@@ -198,11 +199,55 @@ def test_the_width_of_the_blur_is_uniform_from_a_tenth_to_two():
 
 
 @of_both_forms
+@pytest.mark.parametrize("size", [20, 80])
+def test_double_precision_works_at_every_size(size, form):
+    """Lightning's 64-true makes it the default of new tensors during a step."""
+    given = batch(raw(3, 28, 24))
+    torch.set_default_dtype(torch.float64)
+    try:
+        x = A.augment(given, RECIPES["symmetric"], size, seeded(), form).x[0]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert x.dtype == torch.float64
+    assert 0 <= x.min() <= x.max() <= 1
+
+
+@of_both_forms
+def test_views_of_a_pixel(form):
+    x = A.augment(batch(raw(3)), RECIPES["multicrop"], 2, seeded(), form).x
+    assert [view.shape[-1] for view in x] == [2, 2, *[1] * 6]
+
+
+class Blocking(TorchDispatchMode):
+    """Counts copies to another device that wait until it has finished what it is busy with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func is torch.ops.aten._to_copy.default and args[0].device.type == "cpu":
+            self.count += kwargs.get("device") == torch.device("meta") and not kwargs.get("non_blocking")
+        return func(*args, **kwargs)
+
+
+@of_both_forms
+@pytest.mark.parametrize("view", [RECIPES["symmetric"][0], RECIPES["asymmetric"][1]], ids=["blur", "solarise"])
+def test_no_step_waits_for_the_device(view, form):
+    drawn, cut = A.draw(view, 28, 28, 6, seeded()), crop.Products(raw(3).to("meta"))
+    with Blocking() as seen:
+        torch.zeros(2).to("meta")
+        getattr(A, form)(cut, drawn, 20)
+    assert seen.count == 1, "only the one that shows that it would have been seen"
+
+
+@of_both_forms
 @pytest.mark.parametrize("view", [RECIPES["symmetric"][0], RECIPES["asymmetric"][1]], ids=["blur", "solarise"])
 def test_nothing_comes_back_from_the_device(view, form):
     """On the meta device, whose tensors have no values: whoever asks for one, and would make a GPU wait, fails."""
     drawn = A.draw(view, 28, 28, 6, seeded())
-    x = getattr(A, form)(crop.cutter(raw(3).to("meta"), 20), drawn, 20)
+    x = getattr(A, form)(crop.Products(raw(3).to("meta")), drawn, 20)
     assert x.device.type == "meta"
     assert x.shape == (6, 3, 20, 20)
     with pytest.raises(RuntimeError, match="meta"):

@@ -161,7 +161,7 @@ def test_a_worker_has_one_thread(monkeypatch):
     [(0, 2**31, None), (1, 2**31, 4), (2, 2**31, 4), (2, 2 * 8 * 784 * 3, 3), (2, 8 * 784, 1), (2, 0, 1)],
 )
 def test_only_so_much_waits_in_shared_memory(workers, limit, ahead, monkeypatch):
-    monkeypatch.setattr(module, "AHEAD", limit)
+    monkeypatch.setattr(module, "room", lambda: limit)
     images = load("fashion-mini", "test").select(np.arange(300))
     shared = EpochBatches(ROWS, 16, seed=5, rank=1, world=2)  # 8 of the 16 come through this loader
     assert loader(images, shared, prior=None, workers=workers).prefetch_factor == ahead

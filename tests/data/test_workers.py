@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -79,3 +80,13 @@ def test_where_the_images_live_in_words(images: dict[str, Any]) -> None:
         "decoded at every epoch by 4 workers",
     ]
     assert np.array_equal(images["decoded"].pixels[:], images["memory-mapped"].pixels)
+
+
+@pytest.mark.parametrize(("free", "expected"), [(64, 1), (63, 0), (1000, 8)])
+def test_no_more_workers_than_batches_fit_into_shared_memory(
+    images: dict[str, Images], free: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "cores", lambda: 8)
+    monkeypatch.setattr(workers.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    assert workers.worker_count(images["decoded"], None, gpu=False, batch_bytes=32) == expected
+    assert workers.worker_count(images["decoded"], 5, gpu=False, batch_bytes=32) == 5

@@ -98,30 +98,40 @@ class _Divergences(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():  # create_graph=True: silence would mean a wrong second derivative
             raise RuntimeError("ADC can be differentiated once only: use the functions dcm() and lpm() on whole rows")
+        if gradients[0] is None and gradients[1] is None:
+            return (None,) * 6
         points, prior = ctx.saved_tensors
-        kernel, prior_kernel, dim = ctx.kernel, ctx.prior_kernel, points.shape[2]
-        calibration, preservation = (None if g is None else g.unsqueeze(-1) for g in gradients[:2])
-        total = torch.stack([g for g in (calibration, preservation) if g is not None]).sum(0)
-        sides = kernel.sides(points)
-        outlook = None if preservation is None else prior_kernel.sides(prior)
-        # With A = dL/dD and D = |y_i - y_j|^2: dL/dy_i = 2 sum_j (A_ij + A_ji)(y_i - y_j). A column of ones beside y
-        # makes the products with A give the sums of A too.
-        y = torch.cat((points - points.mean(1, keepdim=True), torch.ones_like(points[..., :1])), -1)
-        pulled = torch.zeros_like(y)
-        for rows in _blocks(points.shape[1], ctx.block):
-            base = _base(sides, rows)
-            by_log = kernel.student(base, rows).softmax(-1).mul_(total[:, rows])
-            if calibration is not None:
-                by_log.addcmul_(kernel.gaussian(base, rows).softmax(-1), calibration[:, rows], value=-1)
-            if outlook is not None and preservation is not None:
-                pre = prior_kernel.student(_base(outlook, rows), rows).softmax(-1)
-                by_log.addcmul_(pre.expand_as(by_log), preservation[:, rows], value=-1)
-            by_distance = by_log.div_(base)  # up to the factor at the end
-            pulled[:, rows] += torch.bmm(by_distance, y)
-            pulled.baddbmm_(by_distance.transpose(1, 2), y[:, rows])
-        factor = -2 * kernel.power * kernel.slope
-        gradient = factor * (pulled[..., dim:] * y[..., :dim] - pulled[..., :dim])
+        with torch.autocast(points.device.type, enabled=False):  # a loop may call backward() inside its own
+            gradient = _gradient(ctx, points, prior, *gradients[:2])
         return gradient, None, None, None, None, None
+
+
+def _gradient(
+    ctx: Any, points: Tensor, prior: Tensor | None, calibration: Tensor | None, preservation: Tensor | None
+) -> Tensor:
+    """The gradient at the points, from those at each anchor's two divergences."""
+    kernel, prior_kernel, dim = ctx.kernel, ctx.prior_kernel, points.shape[2]
+    calibration, preservation = (None if g is None else g.unsqueeze(-1) for g in (calibration, preservation))
+    total = torch.stack([g for g in (calibration, preservation) if g is not None]).sum(0)
+    sides = kernel.sides(points)
+    outlook = None if preservation is None else prior_kernel.sides(prior)
+    # With A = dL/dD and D = |y_i - y_j|^2: dL/dy_i = 2 sum_j (A_ij + A_ji)(y_i - y_j). A column of ones beside y
+    # makes the products with A give the sums of A too.
+    y = torch.cat((points - points.mean(1, keepdim=True), torch.ones_like(points[..., :1])), -1)
+    pulled = torch.zeros_like(y)
+    for rows in _blocks(points.shape[1], ctx.block):
+        base = _base(sides, rows)
+        by_log = kernel.student(base, rows).softmax(-1).mul_(total[:, rows])
+        if calibration is not None:
+            by_log.addcmul_(kernel.gaussian(base, rows).softmax(-1), calibration[:, rows], value=-1)
+        if outlook is not None and preservation is not None:
+            pre = prior_kernel.student(_base(outlook, rows), rows).softmax(-1)
+            by_log.addcmul_(pre.expand_as(by_log), preservation[:, rows], value=-1)
+        by_distance = by_log.div_(base)  # up to the factor at the end
+        pulled[:, rows] += torch.bmm(by_distance, y)
+        pulled.baddbmm_(by_distance.transpose(1, 2), y[:, rows])
+    factor: float = -2 * kernel.power * kernel.slope
+    return factor * (pulled[..., dim:] * y[..., :dim] - pulled[..., :dim])
 
 
 class _Scaled:

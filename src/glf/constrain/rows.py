@@ -91,7 +91,7 @@ class Rows(torch.nn.Module):
             return _whiten(prior, covariance_of(prior))
         # One isotropic scale: the mean variance of a dimension. Identical images are at distance zero.
         scale = prior.var(0).mean().clamp_min(torch.finfo(prior.dtype).tiny)
-        return prior * (self.prior_effective_dim / prior.shape[-1] / scale).sqrt()
+        return (prior - prior.mean(0)) / scale.sqrt() * math.sqrt(self.prior_effective_dim / prior.shape[-1])
 
     def _points(self, z: Float[Tensor, "view anchor dim"]) -> Float[Tensor, "view anchor dim"]:
         """z in coordinates in which squared distances are the Gaussian's."""

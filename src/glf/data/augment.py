@@ -12,6 +12,7 @@ from torch import Generator, Tensor
 
 from glf.config import Colour
 from glf.data import colour, crop
+from glf.data.moving import moved
 from glf.data.views import View
 from glf.types import Batch, Views
 
@@ -28,7 +29,7 @@ class Drawn(NamedTuple):
 
 
 def augment(
-    batch: Batch, recipe: tuple[View, ...], size: int, generator: Generator, colours: Colour = "exact"
+    batch: Batch, recipe: tuple[View, ...], size: int, generator: Generator, colours: Colour = "fused"
 ) -> Views:
     """One augmented batch per view of the recipe, with the boxes that the crops came from."""
     images = batch.images
@@ -37,10 +38,11 @@ def augment(
     with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
         drawn = [draw(view, height, width, len(images), generator) for view in recipe]
         sides = [max(1, round(view.side * size)) for view in recipe]
-        cut = {side: crop.cutter(images, side) for side in set(sides)}
+        ways = [crop.way(images, side) for side in sides]
+        cut = {way: way(images) for way in set(ways)}
         make = fused if colours == "fused" else exact
-        x = tuple(make(cut[side], one, side) for one, side in zip(drawn, sides, strict=True))
-        boxes = torch.stack([one.boxes for one in drawn]).to(images.device, non_blocking=True)
+        x = tuple(make(cut[way], one, side) for way, one, side in zip(ways, drawn, sides, strict=True))
+        boxes = moved(torch.stack([one.boxes for one in drawn]), images.device)
     return Views(x, boxes, batch.target, batch.row, batch.prior)
 
 
@@ -62,7 +64,7 @@ Cutter = crop.Products | crop.OneByOne
 
 def exact(cut: Cutter, drawn: Drawn, size: int) -> Float[Tensor, "batch channel {size} {size}"]:
     """Crop, flip, jitter, grey, blur, solarise: one after the other, colours clamped after each operation."""
-    x, _ = cut(_moved(drawn.boxes, cut), size)
+    x, _ = cut(drawn.boxes, size)
     if isinstance(cut, crop.OneByOne):
         for image, *numbers in zip(x, drawn.amount.tolist(), drawn.order.tolist(), drawn.grey.tolist(), strict=True):
             colour.recolour_one_(image, *numbers)
@@ -76,19 +78,14 @@ def fused(cut: Cutter, drawn: Drawn, size: int) -> Float[Tensor, "batch channel 
 
     The blur is linear too, so it may come before the colours: all but the mean, which contrast blends with.
     """
-    x, mean = cut(_moved(drawn.boxes, cut), size, None if drawn.sigma is None else _moved(drawn.sigma, cut))
+    x, mean = cut(drawn.boxes, size, drawn.sigma)
     a, b = colour.fused_matrices(drawn.amount, drawn.order, drawn.grey, x.shape[1])
-    matrices = _moved(torch.stack((a, b)), cut)
+    matrices = moved(torch.stack((a, b)), x.device)
     flat = torch.bmm(matrices[0], x.flatten(2)).add_(torch.bmm(matrices[1], mean.unsqueeze(2))).clamp_(0, 1)
     return _solarised(flat.view(*flat.shape[:2], size, size), drawn)
 
 
-def _moved(drawn: Tensor, cut: Cutter) -> Tensor:
-    where = cut.rows if isinstance(cut, crop.Products) else cut.images
-    return drawn.to(where.device, non_blocking=True)
-
-
 def _solarised(x: colour.Images, drawn: Drawn) -> colour.Images:
-    chosen = drawn.solarised.nonzero().flatten().to(x.device)
+    chosen = moved(drawn.solarised.nonzero().flatten(), x.device)
     x[chosen] = colour.solarise(x[chosen])
     return x

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
+from glf.data.moving import moved
 from glf.data.views import View
 
 Images = Float[Tensor, "batch channel height width"]
@@ -64,16 +65,16 @@ def recolour(
 ) -> Images:
     """The exact form: operation after operation in each image's own order, clamped after each; then grey."""
     own, mean = steps(amount, order, x.shape[1], hue=False)
-    own, filled = (m.transpose(0, 1).contiguous().to(x.device) for m in (own, mean - own))
+    own, filled = (moved(m.transpose(0, 1).contiguous(), x.device) for m in (own, mean - own))
     for slot in range(4):
         flat = x.flatten(2)
         offset = torch.bmm(filled[slot], flat.mean(2, keepdim=True))
         x = torch.bmm(own[slot], flat).add_(offset).clamp_(0, 1).view(x.shape)
         rows = ((order[:, slot] == HUE) & (amount[:, HUE] != 0)).nonzero().flatten()
         if x.shape[1] == 3 and len(rows):
-            turned = rows.to(x.device)
-            x[turned] = adjust_hue(x[turned], amount[rows, HUE].to(x.device))
-    rows = grey.nonzero().flatten().to(x.device)
+            turned = moved(rows, x.device)
+            x[turned] = adjust_hue(x[turned], moved(amount[rows, HUE], x.device))
+    rows = moved(grey.nonzero().flatten(), x.device)
     x[rows] = luminance(x[rows]).expand(-1, x.shape[1], -1, -1)
     return x
 
@@ -138,7 +139,7 @@ def adjust_hue(x: Images, shift: PerImage) -> Images:
 
 def luminance(x: Images) -> Float[Tensor, "batch 1 height width"]:
     """The grey version; a grey image is its own."""
-    return (x * _luma(x.shape[1]).to(x).view(-1, 1, 1)).sum(1, keepdim=True)
+    return (x * moved(_luma(x.shape[1]), x.device).view(-1, 1, 1)).sum(1, keepdim=True)
 
 
 def solarise(x: Images, threshold: float = 0.5) -> Images:

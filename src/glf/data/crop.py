@@ -12,6 +12,7 @@ from jaxtyping import Float, UInt8
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
+from glf.data.moving import moved
 from glf.data.views import View
 
 ONE_BY_ONE = 64  # side of a view from which on a CPU cuts images one by one
@@ -49,9 +50,9 @@ def draw_boxes(
     return torch.stack(box, 1)
 
 
-def cutter(images: Pixels, size: int) -> "Products | OneByOne":
+def way(images: Pixels, size: int) -> "type[Products] | type[OneByOne]":
     """The faster way to cut views of this size out of these images (measured: they cross at some 50 px)."""
-    return OneByOne(images) if images.device.type == "cpu" and size >= ONE_BY_ONE else Products(images)
+    return OneByOne if images.device.type == "cpu" and size >= ONE_BY_ONE else Products
 
 
 class Products:
@@ -62,11 +63,11 @@ class Products:
 
     def __call__(self, boxes: Boxes, size: int, sigma: PerImage | None = None) -> tuple[Tensor, Tensor]:
         """Squares in [0, 1], blurred where sigma is positive, and the mean colour that they had before the blur."""
-        down, across = axes(boxes, self.rows.shape[1], self.rows.shape[3], size)
+        down, across = axes(moved(boxes, self.rows.device), self.rows.shape[1], self.rows.shape[3], size)
         down /= 255
         mean = mean_colour(self.rows, down, across)
         if sigma is not None:
-            blur = blurring(sigma, size)
+            blur = blurring(moved(sigma, self.rows.device), size)
             down, across = torch.bmm(blur, down), torch.bmm(blur, across)
         return resample(self.rows, down, across), mean
 
@@ -86,7 +87,7 @@ class OneByOne:
             box = self.images[i : i + 1, :, y0:y1, min(x0, x1) : max(x0, x1)]
             resized = F.interpolate(box, (size, size), mode="bilinear", antialias=True, align_corners=False)
             cut.append(resized.flip(3) if x0 > x1 else resized)
-        x = torch.cat(cut).to(torch.float32, memory_format=torch.contiguous_format).div_(255)
+        x = torch.cat(cut).to(torch.get_default_dtype(), memory_format=torch.contiguous_format).div_(255)
         mean = x.mean((2, 3))
         return (x if sigma is None else blurred(x, sigma)), mean
 
@@ -97,9 +98,9 @@ def blurred(x: Float[Tensor, "batch channel height width"], sigma: PerImage) -> 
     if len(rows) == 0:  # torch pads and convolves nothing empty
         return x
     _, channels, height, width = x.shape
-    kernel = _kernels(sigma[rows], _radius(height)).repeat_interleave(channels, 0).to(x.device)
+    kernel = moved(_kernels(sigma[rows], _radius(height)).repeat_interleave(channels, 0), x.device)
     radius = kernel.shape[1] // 2
-    rows = rows.to(x.device)
+    rows = moved(rows, x.device)
     flat = F.pad(x[rows].view(1, -1, height, width), (radius,) * 4, mode="reflect")
     flat = F.conv2d(flat, kernel.view(-1, 1, 1, 2 * radius + 1), groups=len(kernel))
     flat = F.conv2d(flat, kernel.view(-1, 1, 2 * radius + 1, 1), groups=len(kernel))
@@ -151,7 +152,7 @@ def blurring(sigma: PerImage, pixels: int) -> Float[Tensor, "batch {pixels} {pix
 
 
 def _radius(pixels: int) -> int:
-    return max(1, pixels // 20)
+    return min(max(1, pixels // 20), pixels - 1)
 
 
 def _kernels(sigma: PerImage, radius: int) -> Float[Tensor, "batch tap"]:

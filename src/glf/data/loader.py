@@ -11,9 +11,8 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from glf.data.resident import by_name, opened
 from glf.data.store import Images
+from glf.data.workers import room
 from glf.types import Batch
-
-AHEAD = 2 * 2**30  # bytes of batches that may wait in shared memory, over all workers
 
 
 class BatchReader(Dataset[Batch]):
@@ -77,8 +76,8 @@ def loader(
     A worker prepares whole batches, up to four ahead, fewer where those are large: a container's shared memory is
     often small, and what waits longer does not come sooner. (torch gives each worker one thread.)
     """
-    batch_bytes = batches.batch_size // batches.world * (images.pixels.nbytes // max(1, len(images)))
-    ahead = max(1, min(4, AHEAD // max(1, workers * batch_bytes)))
+    batch_bytes = batches.batch_size // batches.world * bytes_per_image(images)
+    ahead = max(1, min(4, room() // max(1, workers * batch_bytes)))
     return DataLoader(
         BatchReader(images, prior),
         sampler=batches,
@@ -88,6 +87,10 @@ def loader(
         persistent_workers=workers > 0,
         prefetch_factor=ahead if workers else None,
     )
+
+
+def bytes_per_image(images: Images) -> int:
+    return int(images.pixels.nbytes) // max(1, len(images))
 
 
 def draw(targets: np.ndarray, count: int, seed: int) -> np.ndarray:

@@ -32,7 +32,7 @@ _BYOL = View(crop=(0.08, 1.0), saturation=0.2)
 # wmse: the protocol that the paper's Table 1 descends from (Ermolov et al. 2021), one for all methods.
 # gentle: the same with larger crops, for small centred objects that a fifth of the image does not tell apart.
 # symmetric and asymmetric: solo-learn's recipes for CIFAR, by the names they have there.
-# multicrop: two whole views and six small ones (SwAV's 2 x 224 + 6 x 96, and on CIFAR 2 x 32 + 6 x 18).
+# multicrop: two whole views and six small ones, SwAV's recipe in the sizes that it has on CIFAR, 2 x 32 + 6 x 18.
 # weak: the gentler colours of MoCo v2 and SimSiam, with their blur.
 RECIPES: dict[str, tuple[View, ...]] = {
     "wmse": (_WMSE, _WMSE),

@@ -1,6 +1,7 @@
 """How many processes read the images, which depends on where these live."""
 
 import os
+import shutil
 
 from glf.data.store import Images
 
@@ -14,20 +15,31 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def worker_count(images: Images, asked: int | None, *, gpu: bool, processes: int = 1) -> int:
+def room() -> int:
+    """Bytes of batches that may wait in shared memory: half of what is free, which in a container is often 32 MB."""
+    try:
+        return min(2 * 2**30, shutil.disk_usage("/dev/shm").free // 2)
+    except OSError:  # macOS and Windows share memory by other means
+        return 2 * 2**30
+
+
+def worker_count(images: Images, asked: int | None, *, gpu: bool, processes: int = 1, batch_bytes: int = 0) -> int:
     """What was asked for, or else what suits the place where the images live.
 
     Indexing memory is faster than the hand-over from another process. Memory-mapped images may come from the
     disk: a GPU should not wait for that, while a CPU that trains has no core to spare. Decoding takes every
-    core that this process has for itself, next to the others of this node.
+    core that this process has for itself, next to the others of this node. There are no more workers than batches
+    fit into shared memory, and none if not even one does.
     """
     if asked is not None:
         if asked < 0:
             raise ValueError(f"workers must be 0 or more, got {asked}")
         return asked
     if images.place == "decoded":
-        return max(1, min(MOST, cores() // max(1, processes)))
-    return min(2, cores()) if images.place == "memory-mapped" and gpu else 0
+        count = max(1, min(MOST, cores() // max(1, processes)))
+    else:
+        count = min(2, cores()) if images.place == "memory-mapped" and gpu else 0
+    return min(count, room() // max(1, batch_bytes * max(1, processes)))
 
 
 def described(images: Images, workers: int) -> str:

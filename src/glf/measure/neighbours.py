@@ -31,9 +31,10 @@ def nearest_neighbours(
     def votes(part: Tensor) -> Tensor:
         # The query's own square is the same for every neighbour: it cannot change their order.
         near = torch.addmm(square, part, bank.T, alpha=-2).topk(k, dim=1, largest=False).indices
-        return F.one_hot(labels[near], int(labels.max()) + 1).sum(1)
+        return _counted(labels[near], torch.ones_like(part[:, :1]).expand(-1, k), classes)
 
-    return _in_chunks(votes, _checked(bank, queries, k), len(bank))
+    classes = int(labels.max()) + 1
+    return _in_chunks(votes, _checked(bank, queries, k), max(len(bank), classes))
 
 
 def weighted_neighbours(
@@ -53,9 +54,10 @@ def weighted_neighbours(
         similarity, near = (part @ unit.T).topk(k, dim=1)
         # Relative to the nearest: the same winner, and no overflow at small temperatures.
         weight = ((similarity - similarity[:, :1]) / temperature).exp()
-        return (F.one_hot(labels[near], int(labels.max()) + 1) * weight.unsqueeze(2)).sum(1)
+        return _counted(labels[near], weight, classes)
 
-    return _in_chunks(votes, F.normalize(_checked(bank, queries, k), dim=1), len(bank))
+    classes = int(labels.max()) + 1
+    return _in_chunks(votes, F.normalize(_checked(bank, queries, k), dim=1), max(len(bank), classes))
 
 
 def _checked(bank: Tensor, queries: Tensor, k: int) -> Tensor:
@@ -64,6 +66,11 @@ def _checked(bank: Tensor, queries: Tensor, k: int) -> Tensor:
     return queries
 
 
-def _in_chunks(votes: Callable[[Tensor], Tensor], queries: Tensor, bank: int) -> Tensor:
-    chunk = max(1, ENTRIES // bank)
+def _counted(labels: Tensor, weight: Tensor, classes: int) -> Tensor:
+    """Votes for each class."""
+    return weight.new_zeros(len(labels), classes).scatter_add_(1, labels, weight)
+
+
+def _in_chunks(votes: Callable[[Tensor], Tensor], queries: Tensor, width: int) -> Tensor:
+    chunk = max(1, ENTRIES // width)
     return torch.cat([votes(queries[i : i + chunk]).argmax(1) for i in range(0, len(queries), chunk)])

@@ -67,7 +67,7 @@ def encode(
     encoder.to(memory_format=torch.channels_last)
     try:
         for start in range(0, len(rows), batch_size):
-            pixels = to_tensor(images.pixels[rows[start : start + batch_size]]).to(device, non_blocking=True)
+            pixels = to_tensor(images.pixels[rows[start : start + batch_size]]).to(device)
             with torch.inference_mode():  # not around the yield: the caller's own gradients are its own affair
                 out: np.ndarray = encoder(fit(pixels.float() / 255, size)).float().cpu().numpy()
             if not np.isfinite(out).all():

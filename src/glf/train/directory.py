@@ -14,7 +14,9 @@ LAST = Path("checkpoints") / "last.ckpt"
 # What a resumed run may set anew: none of it changes what is learnt.
 _FREE = {
     "out", "resume", "overwrite", "dry_run", "device", "workers", "store", "root", "download", "keep", "save_every",
+    "compile",
 }  # fmt: skip
+_OF_THE_COMMAND = {"out", "resume", "overwrite", "dry_run"}  # say what this command does, not how the run is set up
 
 
 def default_out(config: PretrainConfig) -> Path:
@@ -84,4 +86,7 @@ def _resumed(config: PretrainConfig, out: Path) -> PretrainConfig:
     if not (out / LAST).exists():
         raise ValueError(f"{out} has no checkpoint yet (the first follows an epoch): start anew with --overwrite")
     checkpoint.load(out / LAST)  # another version's or a broken file is refused before anything else happens
-    return replace(saved, **{name: getattr(config, name) for name in _FREE})
+    given = {name: getattr(config, name) for name in _FREE}
+    # What was not given anew stays as it was: a run that decodes its files does not begin to pack them.
+    anew = {n: v for n, v in given.items() if n in _OF_THE_COMMAND or v != getattr(default, n)}
+    return replace(saved, **anew)

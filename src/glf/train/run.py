@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from glf import checkpoint, methods, result
 from glf.config import PretrainConfig, to_dict
 from glf.data import sources, views
-from glf.data.loader import EpochBatches, draw, loader, statistics
+from glf.data.loader import EpochBatches, bytes_per_image, draw, loader, statistics
 from glf.data.pack import cache_root
 from glf.data.store import Images
 from glf.data.workers import described, worker_count
@@ -57,7 +57,10 @@ def pretrain(config: PretrainConfig, console: Console | None = None) -> dict[str
     needs = objective.needs
     EpochBatches(train, config.batch_size, config.seed)  # refuses a batch that the data cannot fill
     device = accelerator(config.device)
-    workers = worker_count(images, config.workers, gpu=device != "cpu", processes=config.devices)
+    batch_bytes = bytes_per_image(images) * config.batch_size // max(1, config.devices)
+    workers = worker_count(
+        images, config.workers, gpu=device != "cpu", processes=config.devices, batch_bytes=batch_bytes
+    )
     prior = None
     if "prior" in needs:
         Journal(console, None)(f"prior     {config.prior}: features of {len(images):,} images")
