@@ -188,7 +188,7 @@ def from_photos(folder: Path, cache: Path) -> list[Row]:
 
 
 def _photos(folder: Path, cache: Path, how: str, form: A.Colour, batch: int = 28) -> float:
-    """Images per second of two passes over the folder, augmented and ready for the network, after one to warm up."""
+    """Images per second of a pass over the folder, augmented and ready for the network, after one to warm up."""
     import os
     import time
 
@@ -200,7 +200,7 @@ def _photos(folder: Path, cache: Path, how: str, form: A.Colour, batch: int = 28
 
         data = LightlyDataset(str(folder), transform=lightly(recipe[0], 224))
         loader = DataLoader(data, batch_size=batch, num_workers=2, persistent_workers=True, drop_last=True)
-        passes = (sum(len(views[0]) for views, _, _ in loader) for _ in range(3))
+        passes = (sum(len(views[0]) for views, _, _ in loader) for _ in range(2))
     else:
         from glf.data import sources
         from glf.data.loader import EpochBatches
@@ -209,7 +209,7 @@ def _photos(folder: Path, cache: Path, how: str, form: A.Colour, batch: int = 28
         images = sources.load(str(folder), "train", size=224, store=how, progress=False)
         batches = ours_loader(images, EpochBatches(np.arange(len(images)), batch, 0), prior=None, workers=2)
         generator = torch.Generator().manual_seed(0)
-        passes = (sum(len(A.augment(b, recipe, 224, generator, form).x[0]) for b in batches) for _ in range(3))
+        passes = (sum(len(A.augment(b, recipe, 224, generator, form).x[0]) for b in batches) for _ in range(2))
     with kept_memory():
         next(passes)
         start = time.perf_counter()

@@ -28,7 +28,7 @@ def stored(data: str, folder: Path) -> str:
     return str(path)
 
 
-def photos(source: str | None, folder: Path, count: int = 224) -> Path:
+def photos(source: str | None, folder: Path, count: int = 448) -> Path:
     """A folder of JPEG files: the photos of a folder or a tar, or embedded images at 320 px."""
     folder.mkdir(parents=True, exist_ok=True)
     if source is None:

@@ -56,7 +56,7 @@ def test_large_views_on_a_cpu_are_cut_one_by_one(device):
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize(("side", "kernel"), [(28, 3), (39, 3), (40, 5), (60, 7)])
+@pytest.mark.parametrize(("side", "kernel"), [(28, 3), (39, 3), (40, 5), (60, 7), (240, 25)])
 def test_blur_is_torchvisions(channels, side, kernel):
     x = V.resize(photos(channels), [side, side], antialias=True)
     sigma = torch.tensor([0.1, 0.3, 0.7, 1.0, 1.5, 2.0])

@@ -122,7 +122,7 @@ def test_resizing_is_that_of_the_short_side_then_the_centre(colour: Array, width
     image = Image.fromarray(colour[0]).resize((width, height), Image.Resampling.BICUBIC)
     pixels = decode(saved(image, "PNG"), side=30)
     scale = 30 / min(width, height)
-    whole = image.resize((round(width * scale), round(height * scale)), Image.Resampling.BICUBIC)
+    whole = image.resize((round(width * scale), round(height * scale)), Image.Resampling.BILINEAR)
     left, top = (whole.width - 30) // 2, (whole.height - 30) // 2
     expected = np.asarray(whole.crop((left, top, left + 30, top + 30)))
     assert pixels.shape == (30, 30, 3)

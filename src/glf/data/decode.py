@@ -46,7 +46,7 @@ def decode(data: bytes, *, side: int | None = None) -> NDArray[np.uint8]:
         raise Image.DecompressionBombError(f"{image.width} x {image.height} pixels, more than {Image.MAX_IMAGE_PIXELS}")
     if side is not None:
         # A JPEG is decoded at 1/2, 1/4 or 1/8 of its size when that leaves at least twice what is wanted, so
-        # that the bicubic filter below still does the last halving and the result hardly differs.
+        # that the filter below still does the last halving and the result hardly differs.
         image.draft(None, (2 * side, 2 * side))
     image.load()
     with contextlib.suppress(Exception):  # the pixels are fine: a broken EXIF block is no reason to lose them
@@ -99,7 +99,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 
 def _square(image: Image.Image, side: int) -> Image.Image:
-    """The central square, resized to ``side``.
+    """The central square, resized to ``side`` by the bilinear filter, antialiased, as torchvision's Resize has it.
 
     The same as resizing the short side and then cropping, but a strip of 1 x 10,000 pixels stays small on
     the way.
@@ -110,4 +110,4 @@ def _square(image: Image.Image, side: int) -> Image.Image:
     if short == side:  # nothing to resize, so no half pixel either: it would only blur
         left, top = int(left), int(top)
     box = (left, top, left + short, top + short)
-    return image.resize((side, side), Image.Resampling.BICUBIC, box=box)
+    return image.resize((side, side), Image.Resampling.BILINEAR, box=box)
