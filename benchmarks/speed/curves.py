@@ -27,6 +27,11 @@ def draw(curves: dict[str, dict[str, dict[object, float]]], path: Path) -> None:
             x, y = np.array([float(str(n)) for n in points]), np.array(list(points.values()))
             power = np.polyfit(np.log(x[-3:]), np.log(y[-3:].clip(1e-12)), 1)[0]
             panel.loglog(x, y, "o-", markersize=3, label=f"{label}: power {power:.1f}")
+        low, high = panel.get_ylim()
+        if high / low < 10:  # what hardly changes should look like it
+            panel.set_ylim((low * high / 10) ** 0.5, (low * high * 10) ** 0.5)
+        panel.set_xticks(x, [f"{value:,.0f}" for value in x], fontsize=7)
+        panel.minorticks_off()
         panel.set_title(name, fontsize=10)
         panel.set_xlabel(AXES[name][0], fontsize=9)
         panel.set_ylabel(AXES[name][1], fontsize=9)
