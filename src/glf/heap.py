@@ -1,7 +1,7 @@
 """Memory that a step frees is kept for the next step.
 
 A training step on the CPU allocates and frees the same large tensors over and over. glibc returns such memory to the
-system at once, and the system hands it back page by page, zeroed: up to a quarter of the time of a step (docs/speed.md).
+system at once, and the system hands it back page by page, zeroed: up to a quarter of a step's time (docs/speed.md).
 GPUs are not concerned; torch keeps their memory itself.
 """
 
