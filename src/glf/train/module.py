@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from glf.config import PretrainConfig
 from glf.data.augment import augment
+from glf.data.loader import EpochBatches
 from glf.data.views import View
 from glf.methods import Method
 from glf.nn.network import Network
@@ -47,7 +48,12 @@ class Pretraining(L.LightningModule):
         self.metrics: dict[str, Tensor] = {}  # of the last step, when it was one to log
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        return self.make_loader(rank(), world_size())
+        loader = self.make_loader(rank(), world_size())
+        # Lightning sets the epoch too, but in a resumed run only after workers have begun to read.
+        assert isinstance(loader.sampler, EpochBatches)
+        done: Any = self.trainer.fit_loop.epoch_progress.current
+        loader.sampler.set_epoch(done.processed)
+        return loader
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         # Dropout and the like draw from the global generator: a resumed run meets it in the same state.
