@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One line of the table. ``ratio`` is what the issue is about; the values are from this machine, on this day."""
+    """One line of the table. ``ratio`` carries over to other machines; the values are from this one, on this day."""
 
     part: str
     what: str

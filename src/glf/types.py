@@ -61,9 +61,9 @@ class Embeddings:
 
     def in_full_precision(self) -> "Embeddings":
         """Half precision becomes float32: statistics of a batch need its digits. float64 stays."""
-        if not any(getattr(getattr(self, name), "dtype", None) in (torch.float16, torch.bfloat16) for name in FIELDS):
+        if not any(getattr(getattr(self, name), "dtype", None) in HALF for name in FIELDS):
             return self  # with what has been computed of it
-        return self.map(lambda x: x.float() if x.dtype in (torch.float16, torch.bfloat16) else x)
+        return self.map(lambda x: x.float() if x.dtype in HALF else x)
 
     def asked(self, name: str) -> Tensor:
         """The field, or a ValueError that says who should have provided it."""
@@ -74,6 +74,7 @@ class Embeddings:
         return value
 
 
+HALF = (torch.float16, torch.bfloat16)
 FIELDS = ("z", "h", "p", "teacher", "prior")
 _ADVICE = {
     "prior": "pass prior=... (one row of a frozen encoder's features per image; in pretraining, --prior)",

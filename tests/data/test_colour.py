@@ -15,7 +15,6 @@ from glf.data import colour as C
 from glf.data.views import View
 from pictures import COUNT, PLAIN, close, photos, seeded
 
-QUANTILES = torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95])
 ADJUST = (V.adjust_brightness, V.adjust_contrast, V.adjust_saturation, V.adjust_hue)
 NEUTRAL = torch.tensor([1.0, 1.0, 1.0, 0.0])
 STRONG = View(jitter=1, brightness=0.8, contrast=0.8, saturation=0.8, hue=0.2)

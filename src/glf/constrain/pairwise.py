@@ -19,10 +19,28 @@ PerAnchor = Float[Tensor, "view anchor"]
 
 
 class Student(NamedTuple):
-    r"""A Student-t kernel of squared distances: its logarithm is :math:`-a \log(1 + b D)`."""
+    r"""A Student-t kernel of squared distances: its logarithm is :math:`-a \log(1 + b D)`.
+
+    One matrix product gives the base 1 + bD, of which the Gaussian kernel is a function too.
+    """
 
     power: float
     slope: float
+
+    def sides(self, y: Float[Tensor, "*view anchor dim"]) -> tuple[Tensor, Tensor]:
+        """Rows u and v with u_i . v_j = 1 + b |y_i - y_j|^2: the squares come in by two more columns.
+
+        The samples are centred first: distances do not change, and a common offset would cost all the digits.
+        """
+        y = y - y.mean(-2, keepdim=True)
+        square, one = self.slope * y.pow(2).sum(-1, keepdim=True), torch.ones_like(y[..., :1])
+        return torch.cat((-2 * self.slope * y, square + 1, one), -1), torch.cat((y, one, square), -1)
+
+    def student(self, base: Tensor, rows: slice) -> Tensor:
+        return _without_anchor(base.log().mul_(-self.power), rows)
+
+    def gaussian(self, base: Tensor, rows: slice) -> Tensor:
+        return _without_anchor(base * (-0.5 / self.slope), rows)  # -D/2, up to a constant of the row
 
 
 class Divergences(NamedTuple):
@@ -48,8 +66,7 @@ def divergences(
 
     ``entropies`` asks for those of z's own rows too, which the loss does not need.
     """
-    given = (_Scaled(student), None if prior_student is None else _Scaled(prior_student))
-    found = _Divergences.apply(points, prior, *given, entropies, block or _block(points))
+    found = _Divergences.apply(points, prior, student, prior_student, entropies, block or _block(points))
     return Divergences(*found)
 
 
@@ -65,8 +82,8 @@ class _Divergences(torch.autograd.Function):
         ctx: Any,
         points: Tensor,
         prior: Tensor | None,
-        kernel: "_Scaled",
-        prior_kernel: "_Scaled | None",
+        kernel: Student,
+        prior_kernel: Student | None,
         entropies: bool,
         block: int,
     ) -> tuple[Tensor | None, ...]:
@@ -117,7 +134,7 @@ def _gradient(
     outlook = None if preservation is None else prior_kernel.sides(prior)
     # With A = dL/dD and D = |y_i - y_j|^2: dL/dy_i = 2 sum_j (A_ij + A_ji)(y_i - y_j). A column of ones beside y
     # makes the products with A give the sums of A too.
-    y = torch.cat((points - points.mean(1, keepdim=True), torch.ones_like(points[..., :1])), -1)
+    y: Tensor = sides[1][..., : dim + 1].contiguous()
     pulled = torch.zeros_like(y)
     for rows in _blocks(points.shape[1], ctx.block):
         base = _base(sides, rows)
@@ -132,28 +149,6 @@ def _gradient(
         pulled.baddbmm_(by_distance.transpose(1, 2), y[:, rows])
     factor: float = -2 * kernel.power * kernel.slope
     return factor * (pulled[..., dim:] * y[..., :dim] - pulled[..., :dim])
-
-
-class _Scaled:
-    """Both kernels as functions of 1 + bD, which one matrix product gives."""
-
-    def __init__(self, student: Student) -> None:
-        self.power, self.slope = student
-
-    def sides(self, y: Float[Tensor, "*view anchor dim"]) -> tuple[Tensor, Tensor]:
-        """Rows u and v with u_i . v_j = 1 + b |y_i - y_j|^2: the squares come in by two more columns.
-
-        The samples are centred first: distances do not change, and a common offset would cost all the digits.
-        """
-        y = y - y.mean(-2, keepdim=True)
-        square, one = self.slope * y.pow(2).sum(-1, keepdim=True), torch.ones_like(y[..., :1])
-        return torch.cat((-2 * self.slope * y, square + 1, one), -1), torch.cat((y, one, square), -1)
-
-    def student(self, base: Tensor, rows: slice) -> Tensor:
-        return _without_anchor(base.log().mul_(-self.power), rows)
-
-    def gaussian(self, base: Tensor, rows: slice) -> Tensor:
-        return _without_anchor(base * (-0.5 / self.slope), rows)  # -D/2, up to a constant of the row
 
 
 def _base(sides: tuple[Tensor, Tensor], rows: slice) -> Tensor:

@@ -99,9 +99,10 @@ def blurred(x: Float[Tensor, "batch channel height width"], sigma: PerImage) -> 
     """
     x = x.contiguous()
     _, channels, height, width = x.shape
-    for low, high in ((0.0, 0.8), (0.8, 1.4), (1.4, math.inf)):
+    full = _radius(height)
+    for low, high, reach in ((0.0, 0.8, 4), (0.8, 1.4, 7), (1.4, math.inf, full)):
         rows = ((sigma > low) & (sigma <= high)).nonzero().flatten()
-        radius = int(min(_radius(height), math.ceil(5 * min(high, height))))
+        radius = min(full, reach)
         if len(rows):  # torch pads and convolves nothing empty
             kernel = moved(_kernels(sigma[rows], radius).repeat_interleave(channels, 0), x.device)
             rows = moved(rows, x.device)
