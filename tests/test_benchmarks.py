@@ -35,6 +35,11 @@ def test_a_ratio_holds_or_not(ratio: float | None, limits: dict[str, float], hol
     assert Row(part="", what="", value="", ratio=ratio, **limits).holds is holds
 
 
+def test_speeds_are_compared_in_images_per_second() -> None:
+    row = Row.of_speeds("part", "what", 1500.0, 500.0, to="peer", at_least=2, digits=0)
+    assert (row.value, row.ratio, row.holds) == ("1,500 against 500 images/s", 3.0, True)
+
+
 def test_cases_take_turns_and_the_first_turn_does_not_count() -> None:
     seen: list[str] = []
     found = interleaved({"a": lambda: seen.append("a"), "b": lambda: seen.append("b")}, repetitions=2)

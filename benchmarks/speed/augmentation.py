@@ -97,27 +97,21 @@ def at_32(pixels: np.ndarray) -> list[Row]:
         for form in ("exact", "fused"):
             target = limit if form == DEFAULT else None
             for peer in ("lightly", "torchvision v2"):
-                rows.append(
-                    Row(
-                        part="augmentation, 32 px, one thread",
-                        what=f"{form}, {words}",
-                        value=f"{speed[form]:,.0f} against {speed[peer]:,.0f} images/s",
-                        ratio=speed[form] / speed[peer],
-                        to=peer,
-                        at_least=target if peer == "lightly" else None,
-                    )
-                )
+                part, asked = "augmentation, 32 px, one thread", target if peer == "lightly" else None
+                what = f"{form}, {words}"
+                rows.append(Row.of_speeds(part, what, speed[form], speed[peer], to=peer, at_least=asked, digits=0))
         two = {form: one[form] for form in ("exact", "fused")}
         two["kornia"] = (lambda t=k: [t(tensors.float() / 255) for _ in range(2)], BATCH)
         speed = _speeds(two, threads=2)
         rows += [
-            Row(
-                part="augmentation, 32 px, two threads",
-                what=f"{form}, {words}",
-                value=f"{speed[form]:,.0f} against {speed['kornia']:,.0f} images/s",
-                ratio=speed[form] / speed["kornia"],
+            Row.of_speeds(
+                "augmentation, 32 px, two threads",
+                f"{form}, {words}",
+                speed[form],
+                speed["kornia"],
                 to="kornia",
                 at_least=4 if form == DEFAULT else None,
+                digits=0,
             )
             for form in ("exact", "fused")
         ]
@@ -175,11 +169,11 @@ def from_photos(folder: Path, cache: Path) -> list[Row]:
     cases = {**ours, "lightly": [*arguments, "lightly", ""]}
     speed = {name: values[0] for name, values in processes(cases).items()}
     return [
-        Row(
-            part="augmentation, 224 px from a folder of JPEG photos, two workers",
-            what=name,
-            value=f"{speed[name]:,.1f} against {speed['lightly']:,.1f} images/s",
-            ratio=speed[name] / speed["lightly"],
+        Row.of_speeds(
+            "augmentation, 224 px from a folder of JPEG photos, two workers",
+            name,
+            speed[name],
+            speed["lightly"],
             to="lightly",
             at_least=2 if name == f"{DEFAULT}, {words['decode']}" else None,
         )

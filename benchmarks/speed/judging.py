@@ -37,13 +37,8 @@ def _features(pixels: np.ndarray, name: str, count: int) -> Row:
 
     with kept_memory():
         seconds = interleaved({"ours": ours, "bare": bare}, repetitions=3)
-    return Row(
-        part="feature extraction",
-        what=name,
-        value=f"{count / seconds['ours']:,.0f} against {count / seconds['bare']:,.0f} images/s",
-        ratio=seconds["bare"] / seconds["ours"],
-        to="bare forward",
-    )
+    speed = {case: count / value for case, value in seconds.items()}
+    return Row.of_speeds("feature extraction", name, speed["ours"], speed["bare"], to="bare forward", digits=0)
 
 
 def neighbours() -> tuple[list[Row], dict[str, dict[int, float]]]:

@@ -158,11 +158,11 @@ def two_processes(images: str) -> list[Row]:
     found = processes({"one": [*call, "ours"], "two": [*call, "ours2"]})
     speed = {name: values[0] for name, values in found.items()}
     return [
-        Row(
-            part="two processes on two cores, small_resnet, global batch 256",
-            what="glf pretrain --devices 2",
-            value=f"{speed['two']:,.1f} against {speed['one']:,.1f} images/s",
-            ratio=speed["two"] / speed["one"],
+        Row.of_speeds(
+            "two processes on two cores, small_resnet, global batch 256",
+            "glf pretrain --devices 2",
+            speed["two"],
+            speed["one"],
             to="one process",
         )
     ]

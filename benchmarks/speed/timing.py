@@ -25,6 +25,22 @@ class Row:
     at_least: float | None = None
     at_most: float | None = None
 
+    @classmethod
+    def of_speeds(
+        cls,
+        part: str,
+        what: str,
+        ours: float,
+        theirs: float,
+        *,
+        to: str,
+        at_least: float | None = None,
+        digits: int = 1,
+    ) -> "Row":
+        """Images per second against a peer's."""
+        value = f"{ours:,.{digits}f} against {theirs:,.{digits}f} images/s"
+        return cls(part=part, what=what, value=value, ratio=ours / theirs, to=to, at_least=at_least)
+
     @property
     def holds(self) -> bool | None:
         if self.ratio is None or (self.at_least is None and self.at_most is None):
