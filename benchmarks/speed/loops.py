@@ -125,7 +125,7 @@ def lightly(backbone: str, batch: int, steps: int, images: str, workers: int, ke
 
 def compared(images: str) -> list[Row]:
     """Both backbones against their limits and against lightly's loop, with the number of workers that suits it best."""
-    return [*_compared(images, "small_resnet", 3, 0.90, 1.8), *_compared(images, "resnet18", 2, 0.97, 1.25)]
+    return [*_compared(images, "small_resnet", 3, 0.90, 1.8), *_compared(images, "resnet18", 3, 0.97, 1.25)]
 
 
 def _compared(images: str, backbone: str, repetitions: int, of_limit: float, of_lightly: float) -> list[Row]:

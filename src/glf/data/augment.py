@@ -4,7 +4,8 @@ All random numbers come from one CPU generator, so a seed gives the same views o
 and moves to the device; nothing comes back from it, so the step never waits.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -13,6 +14,7 @@ from torch import Generator, Tensor
 from glf.config import Colour
 from glf.data import colour, crop
 from glf.data.moving import moved
+from glf.data.threads import in_parts
 from glf.data.views import View
 from glf.types import Batch, Views
 
@@ -26,6 +28,11 @@ class Drawn(NamedTuple):
     grey: Bool[Tensor, " batch"]
     sigma: Float[Tensor, " batch"] | None  # of the blur in pixels, 0 where there is none; None if never
     solarised: Bool[Tensor, " batch"]
+
+    def part(self, rows: slice) -> "Drawn":
+        """The same of some images."""
+        values: list[Any] = [None if value is None else value[rows] for value in self]
+        return Drawn(*values)
 
 
 def augment(
@@ -41,7 +48,7 @@ def augment(
         ways = [crop.way(images, side) for side in sides]
         cut = {way: way(images) for way in set(ways)}
         make = fused if colours == "fused" else exact
-        x = tuple(make(cut[way], one, side) for way, one, side in zip(ways, drawn, sides, strict=True))
+        x = tuple(_made(make, cut[way], one, side) for way, one, side in zip(ways, drawn, sides, strict=True))
         boxes = moved(torch.stack([one.boxes for one in drawn]), images.device)
     return Views(x, boxes, batch.target, batch.row, batch.prior)
 
@@ -60,6 +67,14 @@ def draw(view: View, height: int, width: int, count: int, generator: Generator) 
 
 
 Cutter = crop.Products | crop.OneByOne
+
+
+def _made(make: Callable[[Cutter, Drawn, int], Tensor], cut: Cutter, drawn: Drawn, size: int) -> Tensor:
+    """A view of the whole batch: by operations on all of it, or image by image in threads."""
+    if isinstance(cut, crop.Products):
+        return make(cut, drawn, size)
+    out = torch.empty(*cut.images.shape[:2], size, size)
+    return in_parts(lambda rows: make(cut.part(rows), drawn.part(rows), size), out)
 
 
 def exact(cut: Cutter, drawn: Drawn, size: int) -> Float[Tensor, "batch channel {size} {size}"]:

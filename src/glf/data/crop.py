@@ -78,6 +78,10 @@ class OneByOne:
     def __init__(self, images: Pixels) -> None:
         self.images = images.contiguous(memory_format=torch.channels_last)  # what torch has a fast way for
 
+    def part(self, rows: slice) -> "OneByOne":
+        """The same for some of the images."""
+        return OneByOne(self.images[rows])
+
     def __call__(self, boxes: Boxes, size: int, sigma: PerImage | None = None) -> tuple[Tensor, Tensor]:
         """As above."""
         height, width = self.images.shape[-2:]

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
+from torch.nn import functional as F
 
 EXTENSIONS = (
     ".jpg",
@@ -52,10 +54,9 @@ def decode(data: bytes, *, side: int | None = None) -> NDArray[np.uint8]:
     with contextlib.suppress(Exception):  # the pixels are fine: a broken EXIF block is no reason to lose them
         ImageOps.exif_transpose(image, in_place=True)
     image = _flat(image)
-    if side is not None:
-        image = _square(image, side)
     pixels = np.asarray(image)
-    return pixels[:, :, None] if pixels.ndim == 2 else pixels
+    pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
+    return pixels if side is None else _square(pixels, side)
 
 
 @contextlib.contextmanager
@@ -98,16 +99,19 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     return Image.fromarray(np.rint(values * (255 / top)).astype(np.uint8))
 
 
-def _square(image: Image.Image, side: int) -> Image.Image:
+def _square(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
     """The central square, resized to ``side`` by the bilinear filter, antialiased, as torchvision's Resize has it.
 
     The same as resizing the short side and then cropping, but a strip of 1 x 10,000 pixels stays small on
-    the way.
+    the way. Its corner is a whole pixel of what was decoded. By torch, which takes half of PIL's time and rounds alike.
     """
-    width, height = image.size
-    short = min(width, height)
-    left, top = (width - short) / 2, (height - short) / 2
-    if short == side:  # nothing to resize, so no half pixel either: it would only blur
-        left, top = int(left), int(top)
-    box = (left, top, left + short, top + short)
-    return image.resize((side, side), Image.Resampling.BILINEAR, box=box)
+    height, width = pixels.shape[:2]
+    short = min(height, width)
+    top, left = (height - short) // 2, (width - short) // 2
+    square = np.array(pixels[top : top + short, left : left + short])  # a copy: PIL's own bytes are not to be written
+    if short == side:
+        return square
+    image = torch.from_numpy(square).permute(2, 0, 1).unsqueeze(0)
+    resized = F.interpolate(image, (side, side), mode="bilinear", antialias=True, align_corners=False)
+    result: NDArray[np.uint8] = resized[0].permute(1, 2, 0).numpy()
+    return result

@@ -20,7 +20,7 @@ from glf.data.lazy import Decoded, Table
 from glf.data.shape import Shape, side_limits
 from glf.data.store import Skipped
 
-VERSION = 2  # raise it whenever the same files would be packed to other pixels
+VERSION = 3  # raise it whenever the same files would be packed to other pixels
 DAY = 24 * 60 * 60
 
 
