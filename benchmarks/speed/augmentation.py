@@ -167,7 +167,7 @@ def from_photos(folder: Path, cache: Path) -> list[Row]:
     words = {"decode": "decoded by two workers", "pack": "packed before, read by two workers"}
     ours = {f"{form}, {what}": [*arguments, how, form] for how, what in words.items() for form in ("exact", "fused")}
     cases = {**ours, "lightly": [*arguments, "lightly", ""]}
-    speed = {name: values[0] for name, values in processes(cases).items()}
+    speed = {name: values[0] for name, values in processes(cases, 5).items()}
     return [
         Row.of_speeds(
             "augmentation, 224 px from a folder of JPEG photos, two workers",
