@@ -65,8 +65,8 @@ def interleaved(cases: dict[str, Callable[[], object]], repetitions: int = 7) ->
     return {name: median(values) for name, values in seconds.items()}
 
 
-def processes(cases: dict[str, list[str]], repetitions: int = 3) -> dict[str, list[float]]:
-    """The numbers that each case prints in a process of its own, which take turns; medians, number by number."""
+def runs(cases: dict[str, list[str]], repetitions: int) -> dict[str, list[list[float]]]:
+    """The numbers that each case prints in a process of its own; they take turns, and every turn is kept."""
     found: dict[str, list[list[float]]] = {name: [] for name in cases}
     for _ in range(repetitions):
         for name, arguments in cases.items():
@@ -75,4 +75,10 @@ def processes(cases: dict[str, list[str]], repetitions: int = 3) -> dict[str, li
             if done.returncode:
                 raise RuntimeError(f"{' '.join(command)}\n{done.stderr[-2000:]}")
             found[name].append(json.loads(done.stdout.splitlines()[-1]))
-    return {name: [median(values) for values in zip(*runs, strict=True)] for name, runs in found.items()}
+    return found
+
+
+def processes(cases: dict[str, list[str]], repetitions: int = 3) -> dict[str, list[float]]:
+    """Their medians, number by number."""
+    found = runs(cases, repetitions)
+    return {name: [median(values) for values in zip(*turns, strict=True)] for name, turns in found.items()}
