@@ -5,7 +5,7 @@ RUN ?= runs/demo
 IMAGES ?= fashion-mini
 PHOTOS ?=
 
-.PHONY: help pretrain test test-slow check lint format install bench study clean
+.PHONY: help pretrain test test-slow check lint format install bench study methods clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -50,6 +50,9 @@ bench: install ## Measure the speed of everything beside the backbone, against p
 
 study: install ## Measure the README's table: methods with and without ADC, paired by seed (45 minutes)
 	@$(BIN)/python benchmarks/readme_table.py
+
+methods: install ## Train every method on 5,000 images of CIFAR-10, given as IMAGES (55 minutes)
+	@$(BIN)/python benchmarks/all_methods.py --images $(IMAGES)
 
 clean: ## Remove the environment and what was built; runs stay
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

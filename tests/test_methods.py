@@ -1,35 +1,116 @@
+from io import BytesIO
+
 import pytest
 import torch
+from torch.nn import functional as F
 
 import reference
+from glf.align.local import locations
 from glf.config import AdcOptions
 from glf.constrain.adc import LPM
+from glf.constrain.distribution import LAWS
 from glf.methods import METHODS, parse
-from glf.types import FIELDS, Embeddings
-from reference import draw_fields
+from glf.nn.memory import Clusters, Queue
+from glf.types import BATCH_DIM, GIVEN, Embeddings
+from reference import draw, draw_fields
 
 SPECS = [f"{method}+{constraint}" for method in METHODS for constraint in ("none", "dcm", "lpm", "adc")]
+
+
+def queue(f):
+    """What a fresh queue of the default size begins with."""
+    return Queue(16)(f["teacher"])
+
+
+def align(f):
+    return reference.cosine(*f["z"])
+
+
+def metaug(f):
+    """Both parts; the features that are generated are held fixed, and learn by what they lead to."""
+    z = f["z"]
+    plain = reference.unified(z, 16.0)
+    more = reference.unified(torch.cat((z, f["generated"].detach())), 16.0)
+    return plain + 0.5 * more
+
+
+def vicregl(f):
+    where = torch.stack([locations(box, f["maps"].shape[2]) for box in f["boxes"]])
+    return reference.vicregl(f["z"], f["maps"], where, 0.75, 3, 2)
+
+
+# Each row's loss as its authors print it, and options that make it small or lively enough for loops.
 LOOPS = {
-    "simclr": lambda z, p, teacher: reference.nt_xent(*z, 0.2),
-    "simsiam": lambda z, p, teacher: reference.simsiam(p, z.detach()),
-    "byol": lambda z, p, teacher: reference.byol(p, teacher.detach()),
-    "barlow_twins": lambda z, p, teacher: reference.barlow_twins(*z, 0.0051),
-    "vicreg": lambda z, p, teacher: reference.vicreg(*z, 25.0, 25.0, 1.0),
+    "align": (align, {}),
+    "simclr": (lambda f: reference.nt_xent(*f["z"], 0.2), {}),
+    "moco": (lambda f: reference.moco(f["z"], f["teacher"].detach(), queue(f), 0.2), {"queue": 16}),
+    "simsiam": (lambda f: reference.simsiam(f["p"], f["z"].detach()), {}),
+    "byol": (lambda f: reference.byol(f["p"], f["teacher"].detach()), {}),
+    "barlow_twins": (lambda f: reference.barlow_twins(*f["z"], 0.0051), {}),
+    "swav": (lambda f: reference.swav(f["z"], f["prototypes"], 0.1, 0.05, 3), {}),
+    "wmse": (lambda f: reference.wmse(f["z"]), {}),
+    "ressl": (lambda f: reference.ressl(f["z"], f["teacher"].detach(), queue(f), 0.1, 0.04), {"queue": 16}),
+    "mec": (lambda f: reference.mec(f["p"], f["teacher"].detach(), 2.0, 4), {"distortion": 2.0, "warmup": 0}),
+    "vicreg": (lambda f: reference.vicreg(*f["z"], 25.0, 25.0, 1.0), {}),
+    "vicregl": (vicregl, {"first": 3, "second": 2}),
+    "corinfomax": (lambda f: reference.corinfomax(f["z"], 250.0, 0.01), {}),
+    "relicv2": (lambda f: reference.relicv2(f["z"], f["teacher"].detach(), 0.2, 1.0), {}),
+    "dcl": (lambda f: reference.debiased(*f["z"], 0.5, 0.1), {}),
+    "hcl": (lambda f: reference.debiased(*f["z"], 0.5, 0.1, 1.0), {}),
+    "pcl": (lambda f: reference.moco(f["z"], f["teacher"].detach(), queue(f), 0.2), {"queue": 16, "clusters": 2}),
+    "lmcl": (
+        lambda f: reference.nt_xent(*f["z"], 0.2) + 3 * reference.polarisation([*f["z"][0], *f["z"][1]], 0.1, 0.5),
+        {"polarisation": 3.0},
+    ),
+    "metaug": (metaug, {"generated": 0.5}),
+    "supcon": (lambda f: reference.supcon(f["z"], f["target"], 0.1), {}),
+    "supervised": (lambda f: reference.supervised(f["scores"], f["target"]), {}),
 }
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("name", METHODS)
 def test_align_plus_constrain_is_the_authors_loss(name, seed):
-    objective, fields = parse(name).build(), draw_fields(batch=5, dim=3, seed=10 * seed)
-    inputs = [fields[key] for key in ("z", "p", "teacher")]
+    loops, options = LOOPS[name]
+    fields = draw_fields(batch=5, dim=3, seed=10 * seed)
+    needs = parse(name).build(**options).needs
+    moving = [key for key in ("z", "p", "scores", "prototypes", "maps") if key in needs]
+    inputs = [fields[key] for key in moving]
 
-    def ours(z, p, teacher):
-        return objective(Embeddings(z=z, p=p, teacher=teacher)).total
+    def ours(*tensors):
+        objective = parse(name).build(**options)  # anew each time: a memory changes
+        return objective(Embeddings(**{**given, **dict(zip(moving, tensors, strict=True))})).total
 
-    torch.testing.assert_close(ours(*inputs), LOOPS[name](*inputs), rtol=1e-12, atol=1e-12)
-    gradients = reference.same(ours, LOOPS[name], *inputs)
+    def theirs(*tensors):
+        return loops({**fields, **dict(zip(moving, tensors, strict=True))})
+
+    given = {key: fields[key] for key in needs | {"z"}}
+    torch.testing.assert_close(ours(*inputs), theirs(*inputs), rtol=1e-12, atol=1e-12)
+    gradients = reference.same(ours, theirs, *inputs)
     assert any(gradient.any() for gradient in gradients)
+
+
+def test_pcl_with_clusters():
+    fields = draw_fields(batch=5, dim=3)
+    objective = parse("pcl").build(queue=16, clusters=2)
+    (memory,) = {m for m in objective.modules() if isinstance(m, Clusters)}
+    memory.refresh(draw(9, 3, seed=5).float(), torch.arange(9), 12, epoch=0)
+    assert memory.assigned[:, 9:].eq(-1).all()
+    assert not memory.assigned[:, :9].eq(-1).any()
+    memory.centres = F.normalize(memory.centres.double(), dim=1)
+    centres = list(memory.centres.double().split(memory.counts))
+    phi = list(memory.concentration.double().split(memory.counts))
+
+    def ours(z):
+        teacher, row = fields["teacher"], fields["row"]
+        objective.through[0].memory = Queue(16)
+        return objective(Embeddings(z=z, teacher=teacher, row=row)).total
+
+    def theirs(z):
+        instances = reference.moco(z, fields["teacher"], queue(fields), 0.2)
+        return instances + reference.pcl(z, fields["row"], centres, phi, memory.assigned)
+
+    reference.same(ours, theirs, fields["z"])
 
 
 def test_options_reach_the_loss():
@@ -48,18 +129,25 @@ def test_options_reach_the_loss():
 def test_the_order_of_images_and_of_views_is_immaterial(spec, reading):
     objective, fields = parse(spec, AdcOptions(reading=reading)).build(), draw_fields(batch=7)
     order = torch.tensor([3, 0, 6, 2, 5, 1, 4])
-    permuted = {name: x[order] if name == "prior" else x[:, order] for name, x in fields.items()}
-    swapped = {name: x if name == "prior" else x.flip(0) for name, x in fields.items()}
+    changed = [
+        {
+            name: x.index_select(BATCH_DIM[name], order) if BATCH_DIM[name] is not None else x
+            for name, x in fields.items()
+        }
+    ]
+    if not spec.startswith(("ressl", "moco", "pcl")):  # the last view is the weak one, or each view has its queue
+        changed.append({name: x.flip(0) if BATCH_DIM[name] == 1 else x for name, x in fields.items()})
+    objective.eval()  # no memory changes
     expected = objective(Embeddings(**fields)).log()
-    for changed in (permuted, swapped):
-        actual = objective(Embeddings(**changed)).log()
+    for other in changed:
+        actual = objective(Embeddings(**other)).log()
         torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_an_objective_reads_what_it_needs_and_no_more(spec):
     objective, fields = parse(spec).build(), draw_fields()
-    assert objective.needs <= set(FIELDS)
+    assert objective.needs <= set(GIVEN)
     assert ("prior" in objective.needs) == spec.endswith(("lpm", "adc"))
     objective(Embeddings(**{name: fields[name] for name in objective.needs}))
     for missing in objective.needs - {"z"}:
@@ -107,7 +195,7 @@ def test_parse(spec, name):
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ("simclrr", "unknown method 'simclrr' - did you mean 'simclr'.*methods: simclr, simsiam"),
+        ("simclrr", "unknown method 'simclrr' - did you mean 'simclr'.*methods: align, simclr, moco"),
         ("barlow-twins+adc", "did you mean 'barlow_twins'"),
         ("zzz", r"unknown method 'zzz' \(methods"),
         ("simclr+adcc", "unknown constraint 'adcc' - did you mean 'adc'.*none, dcm, lpm, adc"),
@@ -131,3 +219,51 @@ def test_unknown_names_are_refused_with_the_nearest(spec, words):
 def test_unknown_options_are_refused_with_the_nearest(spec, words):
     with pytest.raises(ValueError, match=words):
         parse(spec).build(temprature=0.1)
+
+
+STATEFUL = [*METHODS, *(f"align+{law}" for law in LAWS)]
+SMALL = {"moco": {"queue": 9}, "ressl": {"queue": 9}, "pcl": {"queue": 9, "clusters": 2}, "wmse": {"size": 6}}
+SMALL["swav"] = {"queue": 9, "queue_epoch": 0}
+
+
+@pytest.mark.parametrize("spec", STATEFUL)
+def test_state_survives_a_checkpoint(spec):
+    """Three steps, the third after a round trip through a file's worth of state: the same loss as without."""
+    options = SMALL.get(spec, {})
+    batches = [Embeddings(**draw_fields(batch=12, dim=4, seed=20 * i)) for i in range(3)]
+    one, other = (parse(spec).build(**options) for _ in range(2))
+    for memory in {m for m in one.modules() if isinstance(m, Clusters)}:
+        memory.refresh(draw(30, 4, seed=5).float(), torch.arange(30), 30, epoch=0)
+    for batch in batches[:2]:
+        one(batch)
+    file = BytesIO()
+    torch.save(one.state_dict(), file)
+    file.seek(0)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    torch.testing.assert_close(other(batches[2]).log(), one(batches[2]).log(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["moco", "ressl", "corinfomax", "wmse", "pcl"])
+def test_state_matters(name):
+    """A batch that comes after another has another loss: a memory that remembers nothing would pass the test above."""
+    batch, other = (Embeddings(**draw_fields(batch=12, dim=4, seed=seed)) for seed in (0, 20))
+    fresh, used = (parse(name).build(**SMALL.get(name, {})) for _ in range(2))
+    used(other)
+    assert used(batch).total != fresh(batch).total
+
+
+@pytest.mark.parametrize("name", [name for name, row in METHODS.items() if row.many_views])
+def test_more_views_work(name):
+    fields = draw_fields(views=4, batch=12)
+    fields["teacher"] = fields["teacher"][:2]  # of the full views
+    objective = parse(name).build(**SMALL.get(name, {}))
+    z = fields["z"].requires_grad_()
+    fields["p"], fields["scores"] = fields["p"] + z, fields["scores"] + z.sum(2, keepdim=True) * draw(3)
+    objective(Embeddings(**fields)).total.backward()
+    assert (z.grad.abs().flatten(1).sum(1) > 0)[:3].all()  # the last view of ressl is a target only
+
+
+@pytest.mark.parametrize("name", [name for name, row in METHODS.items() if not row.many_views])
+def test_two_views_are_asked_for_where_a_loss_has_no_more(name):
+    with pytest.raises(ValueError, match="is defined for two views, not for 3"):
+        parse(name).build()(Embeddings(**draw_fields(views=3)))

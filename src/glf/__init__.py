@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from glf.constrain.adc import ADC, DCM, LPM
     from glf.constrain.contrast import LogPartition
     from glf.constrain.moments import Covariance, Redundancy, Standardise, Variance
-    from glf.methods import METHODS, Method, parse
+    from glf.method import Method
+    from glf.methods import METHODS, parse
     from glf.objective import Objective
     from glf.terms import Sum, Term
     from glf.types import Embeddings, Loss, Views
@@ -27,7 +28,7 @@ _HOME = {
     "Loss": "glf.types",
     "METHODS": "glf.methods",
     "MSE": "glf.align.distance",
-    "Method": "glf.methods",
+    "Method": "glf.method",
     "Objective": "glf.objective",
     "PredictTeacher": "glf.align.predict",
     "PredictView": "glf.align.predict",

@@ -9,25 +9,37 @@ from rich.console import Console
 
 from glf.config import EvaluateConfig, MethodsConfig, PretrainConfig, ReportConfig
 
-Command = (
-    Annotated[PretrainConfig, tyro.conf.subcommand("pretrain")]
-    | Annotated[EvaluateConfig, tyro.conf.subcommand("evaluate")]
-    | Annotated[ReportConfig, tyro.conf.subcommand("report")]
-    | Annotated[MethodsConfig, tyro.conf.subcommand("methods")]
-)
+
+def commands(preset: PretrainConfig | None = None) -> Any:
+    """All commands; ``preset`` takes the place of pretraining's defaults."""
+    pretrain = tyro.conf.subcommand("pretrain", default=preset) if preset else tyro.conf.subcommand("pretrain")
+    return (
+        Annotated[PretrainConfig, pretrain]
+        | Annotated[EvaluateConfig, tyro.conf.subcommand("evaluate")]
+        | Annotated[ReportConfig, tyro.conf.subcommand("report")]
+        | Annotated[MethodsConfig, tyro.conf.subcommand("methods"), tyro.conf.Positional]
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:
     """The entry point. Mistakes of the caller end in one line and exit code 2; GLF_DEBUG=1 shows the traceback."""
-    command: Any = Command
-    config = tyro.cli(
-        command,
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        preset = _with_recipe(arguments)
+    except ValueError as error:
+        _fail(str(error), 2)
+    config: Any = tyro.cli(
+        commands(preset),
         prog="glf",
         description="Self-supervised image representations: an aligning part plus a constraining part.",
         args=arguments,
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.PositionalRequiredArgs),
     )
     try:
+        if isinstance(config, PretrainConfig) and config.recipe is not None:
+            from glf.recipes import completed
+
+            config = completed(config)
         run(config)
     except KeyboardInterrupt:
         _fail("interrupted; a run goes on from its last finished epoch with --resume", 130)
@@ -35,6 +47,26 @@ def main(arguments: list[str] | None = None) -> None:
         if os.environ.get("GLF_DEBUG"):
             raise
         _fail(str(error), 2)
+
+
+def _with_recipe(arguments: list[str]) -> PretrainConfig | None:
+    """Pretraining's defaults where --recipe is given, so that whatever else is given counts."""
+    given = {name: _value(arguments, name) for name in ("method", "recipe")}
+    if arguments[:1] != ["pretrain"] or given["recipe"] is None:
+        return None
+    from glf.recipes import with_recipe
+
+    return with_recipe(PretrainConfig(method=given["method"] or PretrainConfig.method), given["recipe"])
+
+
+def _value(arguments: list[str], name: str) -> str | None:
+    """What follows --name, or --name=."""
+    for part, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        if part == f"--{name}":
+            return following
+        if part.startswith(f"--{name}="):
+            return part.partition("=")[2]
+    return None
 
 
 def run(config: PretrainConfig | EvaluateConfig | ReportConfig | MethodsConfig) -> None:
@@ -53,15 +85,33 @@ def run(config: PretrainConfig | EvaluateConfig | ReportConfig | MethodsConfig) 
 
         count = write_report(config.runs, config.out)
         console.print(f"{count} run{'s' if count > 1 else ''} in {config.out}", highlight=False, soft_wrap=True)
+    elif config.name is not None:
+        _print_method(console, config.name)
     else:
         _print_methods(console)
+
+
+def _print_method(console: Console, name: str) -> None:
+    from glf.methods import parse
+    from glf.recipes import RECIPES, tiny
+
+    method = parse(name)
+    objective = method.build()
+    console.print(f"[bold]{method.title}[/]: {_escape(method.paper)}", highlight=False)
+    console.print("\n".join(f"  {part.role:10}{_escape(_described(weight, part))}" for weight, part in objective.parts))
+    options = "  ".join(f"{key} {value:g}" for key, value in method.options.items())
+    console.print(f"options (--options NAME VALUE): {options or 'none'}", highlight=False)
+    base = method.name.partition("+")[0]
+    for key, recipe in {"tiny": tiny(base), **RECIPES.get(base, {})}.items():
+        console.print(_escape(recipe.described(method.name, key)), highlight=False, soft_wrap=True)
 
 
 def _print_methods(console: Console) -> None:
     from rich.table import Table
 
     from glf.config import AdcOptions
-    from glf.methods import CONSTRAINTS, METHODS
+    from glf.constrain.table import CONSTRAINTS
+    from glf.methods import METHODS
 
     table = Table("method", "aligning part", "constraining part", "paper", show_lines=True)
     for name, method in METHODS.items():

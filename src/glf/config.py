@@ -53,6 +53,8 @@ class PretrainConfig:
     """A source's name, or the path of a folder, a .tar, an .npz or an .npy."""
     method: str = "simclr+adc"
     """A method, with or without a constraint: simclr, byol+adc, vicreg+lpm (see `glf methods`)."""
+    recipe: str | None = None
+    """Settings by name: tiny, cifar, imagenet and the like; what is given beside it counts (see `glf methods NAME`)."""
     backbone: str = "small_resnet"
     """small_resnet, or any timm or torchvision model by name (timm:resnet18, torchvision:resnet18)."""
     out: Path | None = None
@@ -72,6 +74,8 @@ class PretrainConfig:
     """Side of the crops; the images' own size for small ones, 224 otherwise."""
     views: str | None = None
     """Augmentation recipe; the method's own when not given."""
+    masks: Path | None = None
+    """A folder of grey files named like the images, white where these are salient (--views salient; relicv2)."""
     colours: Colour = "fused"
     """Colour operations multiplied into one matrix per image, or one by one and clamped after each, as torchvision
     does, at twice the cost."""
@@ -81,6 +85,16 @@ class PretrainConfig:
     """Start the backbone from this file (.safetensors, .pt, .pth, .ckpt)."""
     projector: tuple[int, ...] | None = None
     """Widths of the projector's layers; the method's own when not given."""
+    projector_norm: bool | None = None
+    """Batch normalisation between them; the method's own when not given."""
+    predictor: tuple[int, ...] | None = None
+    """Hidden widths of the predictor; the method's own when not given."""
+    local: tuple[int, ...] | None = None
+    """Widths of the local projector (vicregl); the method's own when not given."""
+    prototypes: int | None = None
+    """Number of prototypes (swav); the method's own when not given."""
+    momentum: tuple[float, float] | None = None
+    """First and last momentum of the teacher; the method's own when not given."""
     options: dict[str, float] = field(default_factory=dict)
     """The method's own numbers, by name: temperature 0.2."""
     adc: AdcOptions = AdcOptions()
@@ -176,7 +190,10 @@ class ReportConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class MethodsConfig:
-    """The table of methods: aligning part, constraining part, paper."""
+    """The table of methods: aligning part, constraining part, paper; of one method, its options and recipes."""
+
+    name: str | None = None
+    """One method."""
 
 
 def to_dict(config: Any) -> dict[str, Any]:

@@ -5,48 +5,41 @@ no summand of its loss. ``scale`` multiplies an added constraint, because losses
 of nu and upsilon gives ADC 30 to 55 % of the gradient at z in every row (mean over six epochs on fashion-mini).
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-from glf.align.distance import MSE, Cosine, Diagonal
-from glf.align.predict import PredictTeacher, PredictView
+from glf.align.classes import ClassScore, SameClass
+from glf.align.distance import MSE, Cosine, Diagonal, UnitDistance
+from glf.align.local import LocalMSE
+from glf.align.predict import MatchTeacher, PredictTeacher, PredictTeacherCosine, PredictView
+from glf.align.relate import ClusterMatch, Invariance, Relation, SwappedPrediction
+from glf.align.unified import UnifiedMatch
 from glf.config import AdcOptions, nearest
-from glf.constrain.adc import ADC, DCM, LPM
-from glf.constrain.contrast import LogPartition
-from glf.constrain.moments import Covariance, Redundancy, Standardise, Variance
-from glf.constrain.rows import Rows
+from glf.constrain import contrast as K
+from glf.constrain.assign import Codes
+from glf.constrain.coding import CodingLength, LogDeterminants
+from glf.constrain.local import LocalCovariance, LocalVariance
+from glf.constrain.moments import Covariance, Normalise, Redundancy, Standardise, Variance
+from glf.constrain.table import CONSTRAINTS
+from glf.constrain.unified import UnifiedPartition
+from glf.constrain.whiten import Whiten
+from glf.method import Method
 from glf.nn.heads import Heads
+from glf.nn.memory import Clusters
 from glf.objective import Objective
-from glf.terms import Term
 
 
-@dataclass(frozen=True, kw_only=True)
-class Method:
-    """One row. ``objective(**options)`` builds it; ``options`` holds the defaults of what can be set."""
-
-    name: str
-    title: str
-    paper: str
-    objective: Callable[..., Objective]
-    options: dict[str, float] = field(default_factory=dict)
-    views: str  # a recipe of data/views.py
-    heads: Heads
-    teacher: tuple[float, float] | None = None  # first and last momentum of the moving average
-    architecture: str = ""  # what constrains it beside the loss
-    scale: float = 1.0
-
-    def build(self, **options: float) -> Objective:
-        """The objective, with options that the row knows."""
-        for name in options:
-            if name not in self.options:
-                known = ", ".join(self.options) or "none"
-                raise ValueError(f"{self.name} has no option {name!r}{nearest(name, self.options)} (it has: {known})")
-        return self.objective(**{**self.options, **options})
+def align() -> Objective:
+    return Objective(align=Cosine())
 
 
 def simclr(temperature: float) -> Objective:
-    return Objective(align=Cosine(temperature), constrain=LogPartition(temperature))
+    return Objective(align=Cosine(temperature), constrain=K.LogPartition(temperature))
+
+
+def moco(temperature: float, queue: float) -> Objective:
+    constrain = K.QueuePartition(temperature)
+    return Objective(align=MatchTeacher(temperature), constrain=constrain, through=[K.FromQueue(int(queue))])
 
 
 def simsiam() -> Objective:
@@ -61,81 +54,181 @@ def barlow_twins(redundancy: float) -> Objective:
     return Objective(align=1 * Diagonal(), constrain=redundancy * Redundancy(), through=[Standardise()])
 
 
+def swav(temperature: float, sharpness: float, rounds: float, queue: float, queue_epoch: float) -> Objective:
+    codes = Codes(sharpness=sharpness, rounds=int(rounds), queue=int(queue), queue_epoch=queue_epoch)
+    return Objective(SwappedPrediction(temperature), K.PrototypePartition(temperature), through=[codes])
+
+
+def wmse(size: float, rounds: float) -> Objective:
+    return Objective(align=UnitDistance(), through=[Whiten(int(size), int(rounds))])
+
+
+def ressl(temperature: float, sharp: float, queue: float) -> Objective:
+    constrain = K.RelationPartition(temperature)
+    return Objective(Relation(temperature, sharp), constrain, through=[K.FromQueue(int(queue))])
+
+
+def mec(distortion: float, order: float, warmup: float) -> Objective:
+    return Objective(align=PredictTeacherCosine(), constrain=CodingLength(distortion, int(order), warmup))
+
+
 def vicreg(invariance: float, variance: float, covariance: float) -> Objective:
     # The covariances of both views are summed in the paper; the term is their mean, hence twice.
     constrain = variance * Variance() + (2 * covariance) * Covariance()
     return Objective(align=invariance * MSE(), constrain=constrain)
 
 
+def vicregl(
+    invariance: float, variance: float, covariance: float, share: float, first: float, second: float
+) -> Objective:
+    matches = (int(first), int(second))
+    whole = variance * Variance() + covariance * Covariance()
+    local = variance * LocalVariance(*matches) + covariance * LocalCovariance(*matches)
+    return Objective(
+        align=share * (invariance * MSE()) + (1 - share) * (invariance * LocalMSE(*matches)),
+        constrain=share * whole + (1 - share) * local,
+    )
+
+
+def corinfomax(invariance: float, old: float) -> Objective:
+    return Objective(align=invariance * MSE(), constrain=LogDeterminants(old), through=[Normalise()])
+
+
+def relicv2(temperature: float, invariance: float) -> Objective:
+    align = MatchTeacher(temperature) + invariance * Invariance(temperature)
+    return Objective(align=align, constrain=K.TeacherPartition(temperature))
+
+
+def dcl(temperature: float, same: float) -> Objective:
+    return Objective(align=Cosine(temperature), constrain=K.DebiasedPartition(temperature, same))
+
+
+def hcl(temperature: float, same: float, hardness: float) -> Objective:
+    return Objective(align=Cosine(temperature), constrain=K.DebiasedPartition(temperature, same, hardness))
+
+
+def pcl(temperature: float, queue: float, clusters: float, warmup: float) -> Objective:
+    counts = (int(clusters), 2 * int(clusters), 4 * int(clusters))
+    memory = Clusters(counts, temperature, int(warmup))
+    return Objective(
+        align=MatchTeacher(temperature) + ClusterMatch(memory),
+        constrain=K.QueuePartition(temperature) + K.ClusterPartition(memory),
+        through=[K.FromQueue(int(queue))],
+    )
+
+
+def lmcl(temperature: float, polarisation: float, near: float, far: float) -> Objective:
+    constrain = K.LogPartition(temperature) + polarisation * K.Polarisation(near, far)
+    return Objective(align=Cosine(temperature), constrain=constrain)
+
+
+def metaug(sharpness: float, generated: float, step: float) -> Objective:
+    scale = 16 / sharpness
+    return Objective(
+        align=scale * UnifiedMatch(sharpness) + scale * generated * UnifiedMatch(sharpness, generated=True),
+        constrain=scale * UnifiedPartition(sharpness)
+        + scale * generated * UnifiedPartition(sharpness, generated=True, step=step),
+    )
+
+
+def supcon(temperature: float) -> Objective:
+    return Objective(align=SameClass(temperature), constrain=K.LogPartition(temperature))
+
+
+def supervised() -> Objective:
+    return Objective(align=ClassScore(), constrain=K.ClassPartition())
+
+
+_MOVING = "teacher = moving average of the student, without gradient"
+# fmt: off
 _ROWS = [
-    Method(
-        name="simclr",
-        title="SimCLR",
-        paper="Chen et al. 2020, A Simple Framework for Contrastive Learning of Visual Representations",
-        objective=simclr,
-        options={"temperature": 0.2},
-        views="wmse",
-        heads=Heads(projector=(512, 128)),
-    ),
-    Method(
-        name="simsiam",
-        title="SimSiam",
-        paper="Chen and He 2021, Exploring Simple Siamese Representation Learning",
-        objective=simsiam,
-        views="wmse",
-        heads=Heads(projector=(512, 512), last_norm=True, predictor=(128,), fixed_predictor_lr=True),
-        architecture="stop-gradient on the target, predictor, batch normalisation of z",
-        scale=0.1,
-    ),
-    Method(
-        name="byol",
-        title="BYOL",
-        paper="Grill et al. 2020, Bootstrap Your Own Latent",
-        objective=byol,
-        views="wmse",
-        heads=Heads(projector=(1024, 256), predictor=(1024,)),
-        teacher=(0.99, 1.0),
-        architecture="teacher = moving average of the student, without gradient; predictor",
-        scale=0.2,
-    ),
-    Method(
-        name="barlow_twins",
-        title="Barlow Twins",
-        paper="Zbontar et al. 2021, Barlow Twins: Self-Supervised Learning via Redundancy Reduction",
-        objective=barlow_twins,
-        options={"redundancy": 0.0051},
-        views="wmse",
-        heads=Heads(projector=(512, 512)),
-        scale=200.0,
-    ),
-    Method(
-        name="vicreg",
-        title="VICReg",
-        paper="Bardes et al. 2022, VICReg: Variance-Invariance-Covariance Regularization",
-        objective=vicreg,
-        options={"invariance": 25.0, "variance": 25.0, "covariance": 1.0},
-        views="wmse",
-        heads=Heads(projector=(512, 512)),
-        scale=10.0,
-    ),
+    Method(name="align", title="Alignment alone", objective=align,
+           paper="this paper's Figure 1: it collapses, unless a constraint is added",
+           heads=Heads(projector=(512, 128))),
+    Method(name="simclr", title="SimCLR", objective=simclr,
+           paper="Chen et al. 2020, A Simple Framework for Contrastive Learning of Visual Representations",
+           options={"temperature": 0.2}, heads=Heads(projector=(512, 128))),
+    Method(name="moco", title="MoCo v2", objective=moco,
+           paper="Chen et al. 2020, Improved Baselines with Momentum Contrastive Learning",
+           options={"temperature": 0.2, "queue": 4096}, heads=Heads(projector=(512, 128)),
+           teacher=(0.99, 0.999), architecture=_MOVING),
+    Method(name="simsiam", title="SimSiam", objective=simsiam,
+           paper="Chen and He 2021, Exploring Simple Siamese Representation Learning",
+           heads=Heads(projector=(512, 512), last_norm=True, predictor=(128,), fixed_predictor_lr=True),
+           scale=0.1, architecture="stop-gradient on the target, predictor, batch normalisation of z"),
+    Method(name="byol", title="BYOL", objective=byol,
+           paper="Grill et al. 2020, Bootstrap Your Own Latent",
+           heads=Heads(projector=(1024, 256), predictor=(1024,)), teacher=(0.99, 1.0), scale=0.2,
+           architecture=f"{_MOVING}; predictor"),
+    Method(name="barlow_twins", title="Barlow Twins", objective=barlow_twins,
+           paper="Zbontar et al. 2021, Barlow Twins: Self-Supervised Learning via Redundancy Reduction",
+           options={"redundancy": 0.0051}, heads=Heads(projector=(512, 512)), scale=200.0),
+    Method(name="swav", title="SwAV", objective=swav,
+           paper="Caron et al. 2020, Unsupervised Learning of Visual Features by Contrasting Cluster Assignments",
+           options={"temperature": 0.1, "sharpness": 0.05, "rounds": 3, "queue": 0, "queue_epoch": 15},
+           heads=Heads(projector=(512, 128), prototypes=512, frozen_prototypes=1),
+           architecture="codes without gradient; prototypes of unit length"),
+    Method(name="wmse", title="W-MSE", objective=wmse,
+           paper="Ermolov et al. 2021, Whitening for Self-Supervised Representation Learning",
+           options={"size": 128, "rounds": 1}, heads=Heads(projector=(512, 64)), scale=0.2),
+    Method(name="ressl", title="ReSSL", objective=ressl,
+           paper="Zheng et al. 2021, ReSSL: Relational Self-Supervised Learning with Weak Augmentation",
+           options={"temperature": 0.1, "sharp": 0.04, "queue": 4096}, views="ressl",
+           heads=Heads(projector=(512, 128)), teacher=(0.99, 1.0),
+           architecture=f"{_MOVING}, which sees the weak view and is sharper"),
+    Method(name="mec", title="MEC", objective=mec,
+           paper="Liu et al. 2022, Self-Supervised Learning via Maximum Entropy Coding",
+           options={"distortion": 64, "order": 4, "warmup": 10},
+           heads=Heads(projector=(512, 512), last_norm=True, predictor=(128,)), teacher=(0.99, 1.0), scale=0.1,
+           architecture=f"{_MOVING}; predictor, batch normalisation of z"),
+    Method(name="vicreg", title="VICReg", objective=vicreg,
+           paper="Bardes et al. 2022, VICReg: Variance-Invariance-Covariance Regularization",
+           options={"invariance": 25.0, "variance": 25.0, "covariance": 1.0},
+           heads=Heads(projector=(512, 512)), scale=10.0),
+    Method(name="vicregl", title="VICRegL", objective=vicregl,
+           paper="Bardes et al. 2022, VICRegL: Self-Supervised Learning of Local Visual Features",
+           options={"invariance": 25, "variance": 25, "covariance": 1, "share": 0.75, "first": 20, "second": 4},
+           many_views=False, heads=Heads(projector=(512, 512), local=(128, 128)), scale=10.0,
+           architecture="cells matched without gradient"),
+    Method(name="corinfomax", title="CorInfoMax", objective=corinfomax,
+           paper="Ozsoy et al. 2022, Self-Supervised Learning with an Information Maximization Criterion",
+           options={"invariance": 250.0, "old": 0.01},
+           heads=Heads(projector=(512, 512, 64), norm=False)),
+    Method(name="relicv2", title="ReLICv2", objective=relicv2,
+           paper="Tomasev et al. 2022, Pushing the Limits of Self-Supervised ResNets",
+           options={"temperature": 0.2, "invariance": 1.0}, views="salient", heads=Heads(projector=(512, 128)),
+           teacher=(0.99, 1.0), architecture=f"{_MOVING}; salient parts alone, where masks are given"),
+    Method(name="dcl", title="DCL", objective=dcl,
+           paper="Chuang et al. 2020, Debiased Contrastive Learning",
+           options={"temperature": 0.5, "same": 0.1}, many_views=False,
+           heads=Heads(projector=(512, 128))),
+    Method(name="hcl", title="HCL", objective=hcl,
+           paper="Robinson et al. 2021, Contrastive Learning with Hard Negative Samples",
+           options={"temperature": 0.5, "same": 0.1, "hardness": 1.0}, many_views=False,
+           heads=Heads(projector=(512, 128))),
+    Method(name="pcl", title="PCL", objective=pcl,
+           paper="Li et al. 2021, Prototypical Contrastive Learning of Unsupervised Representations",
+           options={"temperature": 0.2, "queue": 4096, "clusters": 64, "warmup": 1},
+           heads=Heads(projector=(512, 128)), teacher=(0.99, 0.999),
+           architecture=f"{_MOVING}; clusters of its outputs, anew before every epoch"),
+    Method(name="lmcl", title="LMCL", objective=lmcl,
+           paper="Chen et al. 2021, Large-Margin Contrastive Learning with Distance Polarization Regularizer",
+           options={"temperature": 0.2, "polarisation": 1.0, "near": 0.1, "far": 0.5},
+           heads=Heads(projector=(512, 128))),
+    Method(name="metaug", title="MetAug", objective=metaug,
+           paper="Li et al. 2022, MetAug: Contrastive Learning via Meta Feature Augmentation",
+           options={"sharpness": 16, "generated": 1e-5, "step": 1.0},
+           heads=Heads(projector=(512, 128), generator=(128,)),
+           architecture="generated features, which learn from where they would lead"),
+    Method(name="supcon", title="SupCon", objective=supcon,
+           paper="Khosla et al. 2020, Supervised Contrastive Learning",
+           options={"temperature": 0.1}, heads=Heads(projector=(512, 128))),
+    Method(name="supervised", title="Cross-entropy", objective=supervised,
+           paper="the usual classifier, with labels: ADC then acts on the backbone's own features",
+           heads=Heads(projector=())),
 ]
+# fmt: on
 METHODS: dict[str, Method] = {row.name: row for row in _ROWS}
-
-
-def _adc(o: AdcOptions) -> Term:
-    return ADC(**vars(o))
-
-
-def _rows(o: AdcOptions) -> Rows:
-    kernel = ("rho", "effective_dim", "prior_effective_dim", "t_scale", "reading", "covariance")
-    return Rows(**{name: getattr(o, name) for name in kernel})
-
-
-CONSTRAINTS: dict[str, Callable[[AdcOptions], Term]] = {
-    "dcm": lambda o: o.nu * DCM(rows=_rows(o)),
-    "lpm": lambda o: o.upsilon * LPM(concentration=o.concentration, rows=_rows(o)),
-    "adc": _adc,
-}
 
 
 def parse(spec: str, adc: AdcOptions | None = None) -> Method:

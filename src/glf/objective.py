@@ -33,6 +33,12 @@ class Objective(nn.Module):
         constrain = extra if self.constrain is None else self.constrain + extra
         return Objective(self.align, constrain, [m for m in self.through if isinstance(m, Through)])
 
+    def at(self, epoch: float) -> None:
+        """Tell every term and map how many epochs have passed, in fractions."""
+        for module in self.modules():
+            if isinstance(module, Term | Through):
+                module.epoch = epoch
+
     @property
     def parts(self) -> tuple[tuple[float, Term], ...]:
         """Every (weight, term), the aligning ones first."""
@@ -68,18 +74,20 @@ class Objective(nn.Module):
             return {k: v for _, term in self.parts for k, v in term.diagnose(raw).items()}
 
 
-def gradient_shares(loss: Loss, z: Tensor) -> dict[str, Tensor]:
-    """Each term's share of the gradient at z: the norms of the terms' gradients, summing to one.
+def gradient_shares(loss: Loss, *points: Tensor) -> dict[str, Tensor]:
+    """Each term's share of the gradient at what the network hands over: z, and its map where there is one.
 
-    A term that does not reach z has share zero, which is worth knowing: it trains nothing.
+    The norms of the terms' gradients, summing to one. A term that does not reach those has share zero, which is worth
+    knowing: it trains nothing.
     """
     norms: dict[str, Tensor] = {}
     for part, named in (("align", loss.align), ("constrain", loss.constrain)):
         for name, value in named.items():
-            gradient = None
+            found: tuple[Tensor | None, ...] = ()
             if value.requires_grad:
-                (gradient,) = torch.autograd.grad(value, z, retain_graph=True, allow_unused=True)
-            norms[f"share/{part}/{name}"] = z.new_zeros(()) if gradient is None else gradient.norm().float()
+                found = torch.autograd.grad(value, points, retain_graph=True, allow_unused=True)
+            squares = [gradient.pow(2).sum() for gradient in found if gradient is not None]
+            norms[f"share/{part}/{name}"] = torch.stack([points[0].new_zeros(()), *squares]).sum().sqrt().float()
     total = torch.stack(list(norms.values())).sum().clamp_min(torch.finfo(torch.float32).tiny)
     return {name: norm / total for name, norm in norms.items()}
 

@@ -29,6 +29,7 @@ class Term(nn.Module):
     formula: ClassVar[str]
     needs: frozenset[str] = frozenset({"z"})
     before_through: ClassVar[bool] = False
+    epoch: float = 0.0  # how far training is; set by Objective.at, for what is warmed up
 
     def forward(self, e: Embeddings) -> Scalar:
         raise NotImplementedError(f"{type(self).__name__} is not a term of its own")
@@ -93,6 +94,7 @@ class Through(nn.Module):
     """A constraint that is a map: Embeddings in, Embeddings on the feasible set out."""
 
     formula: ClassVar[str]
+    epoch: float = 0.0
 
     def forward(self, e: Embeddings) -> Embeddings:
         raise NotImplementedError(f"{type(self).__name__} is not a map of its own")
@@ -128,3 +130,19 @@ def pack(*views: Embeddings | Tensor, **fields: Tensor | Sequence[Tensor]) -> Em
 def mean(values: Iterable[Tensor]) -> Scalar:
     """The mean of scalars: terms average over views, so that a third view adds no weight."""
     return torch.stack(list(values)).mean()
+
+
+def across(student: Tensor, teacher: Tensor) -> list[tuple[int, int]]:
+    """The pairs of a student's view with another view of the teacher, which has the views of full size only.
+
+    >>> across(torch.zeros(3, 1), torch.zeros(2, 1))
+    [(0, 1), (1, 0), (2, 0), (2, 1)]
+    """
+    return [(v, w) for v in range(len(student)) for w in range(len(teacher)) if v != w]
+
+
+def two(views: Tensor, who: str) -> tuple[Tensor, Tensor]:
+    """Both views, or a ValueError: some losses are defined for two and no more."""
+    if len(views) != 2:
+        raise ValueError(f"{who} is defined for two views, not for {len(views)}")
+    return views[0], views[1]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 Scalar = Float[Tensor, ""]
@@ -19,6 +19,7 @@ class Batch(NamedTuple):
     target: Tensor  # (batch,): -1 where there is no label
     row: Tensor  # (batch,): row of the data set
     prior: Tensor | None  # (batch, prior): cached rows of f_pre, where a term asks for them
+    mask: Tensor | None = None  # uint8 (batch, 1, height, width): white where an image is salient
 
 
 class Views(NamedTuple):
@@ -38,8 +39,17 @@ class Embeddings:
     z: Float[Tensor, "view batch dim"]
     h: Float[Tensor, "view batch feature"] | None = None
     p: Float[Tensor, "view batch dim"] | None = None
-    teacher: Float[Tensor, "view batch dim"] | None = None
+    teacher: Float[Tensor, "full batch dim"] | None = None  # of the views of full size, which come first
+    generated: Float[Tensor, "view batch dim"] | None = None  # what a generator makes of z, which it does not move
+    maps: Float[Tensor, "view batch cell local"] | None = None  # cells of the backbone's map, row by row, projected
+    boxes: Float[Tensor, "view batch 4"] | None = None  # where the views were cut: x0 y0 x1 y1, x0 > x1 when flipped
+    scores: Float[Tensor, "view batch class"] | None = None  # of a linear classifier
+    target: Int[Tensor, " batch"] | None = None
+    row: Int[Tensor, " batch"] | None = None
     prior: Float[Tensor, "batch prior"] | None = None
+    prototypes: Float[Tensor, "prototype dim"] | None = None  # parameters, of unit length
+    queue: Float[Tensor, "full entry dim"] | None = None  # what a method's memory holds; added by its map
+    codes: Float[Tensor, "full batch prototype"] | None = None  # soft assignments; added by a method's map
     _shared: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def once(self, key: Hashable, compute: Callable[[], T]) -> T:
@@ -75,11 +85,21 @@ class Embeddings:
 
 
 HALF = (torch.float16, torch.bfloat16)
-FIELDS = ("z", "h", "p", "teacher", "prior")
+# The dimension of the batch in what the network hands over; prototypes are parameters and have none.
+BATCH_DIM: dict[str, int | None] = {
+    "z": 1, "h": 1, "p": 1, "teacher": 1, "generated": 1, "maps": 1, "boxes": 1, "scores": 1,
+    "target": 0, "row": 0, "prior": 0,
+    "prototypes": None,
+}  # fmt: skip
+GIVEN = tuple(BATCH_DIM)  # fields that come from the network; maps of the objective add the others
+FIELDS = (*GIVEN, "queue", "codes")
 _ADVICE = {
     "prior": "pass prior=... (one row of a frozen encoder's features per image; in pretraining, --prior)",
     "p": "pass p=... (the predictor's output, one (batch, dim) per view)",
     "teacher": "pass teacher=... (the momentum encoder's output, one (batch, dim) per view)",
+    "target": "pass target=... (a class per image; in pretraining, data with labels)",
+    "queue": "the method's map FromQueue adds it",
+    "codes": "the method's map Codes adds it",
 }
 
 

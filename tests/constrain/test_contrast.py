@@ -3,7 +3,14 @@ from functools import partial
 import pytest
 
 import reference
-from glf.constrain.contrast import LogPartition, log_partition
+from glf.constrain.contrast import (
+    LogPartition,
+    debiased_partition,
+    entry_partition,
+    log_partition,
+    polarisation,
+    queue_partition,
+)
 from glf.types import Embeddings
 from reference import draw
 
@@ -23,3 +30,33 @@ def test_the_term_repels_all_views_of_all_images(views):
         draw(views, 4, 3),
     )
     assert (gradient.abs() > 0).all()
+
+
+@pytest.mark.parametrize("hardness", [0.0, 0.5, 2.0])
+@pytest.mark.parametrize("same", [0.0, 0.1, 0.6])  # the last one makes the floor active
+def test_debiased_partition(hardness, same):
+    def loops(z0, z1):
+        positive = reference.mean(reference.cos(x, y) / 0.5 for x, y in zip(z0, z1, strict=True))
+        return reference.debiased(z0, z1, 0.5, same, hardness) + positive
+
+    reference.check(partial(debiased_partition, temperature=0.5, same=same, hardness=hardness), loops, *draw(2, 4, 3))
+
+
+def test_polarisation():
+    reference.check(
+        partial(polarisation, near=0.2, far=0.6), partial(reference.polarisation, near=0.2, far=0.6), draw(6, 3)
+    )
+
+
+def test_queue_partition():
+    positive, queue = draw(4, 3, seed=1), draw(5, 3, seed=2)
+
+    def loops(z):
+        rows = zip(z, positive, strict=True)
+        return reference.mean(sum((reference.cos(x, e) / 0.3).exp() for e in [t, *queue]).log() for x, t in rows)
+
+    reference.check(lambda z: queue_partition(z, positive, queue, 0.3), loops, draw(4, 3))
+
+
+def test_entry_partition():
+    reference.check(entry_partition, lambda x: reference.mean(sum(a.exp() for a in row).log() for row in x), draw(3, 4))

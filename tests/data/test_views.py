@@ -6,7 +6,7 @@ import pytest
 
 from glf.data.views import RECIPES, View, recipe
 
-COMMON = {"ratio": (3 / 4, 4 / 3), "flip": 0.5, "jitter": 0.8, "side": 1.0}
+COMMON = {"ratio": (3 / 4, 4 / 3), "flip": 0.5, "jitter": 0.8, "mask": 0.0, "side": 1.0}
 GENTLE = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1}
 STRONG = {"brightness": 0.8, "contrast": 0.8, "saturation": 0.8, "hue": 0.2}
 
@@ -40,7 +40,7 @@ def test_multicrop_is_swavs():
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_view_can_be_drawn(name):
     views = recipe(name)
-    assert len(views) == (8 if name == "multicrop" else 2)
+    assert len(views) == {"multicrop": 8, "wmse4": 4}.get(name, 2)
     for view in views:
         assert 0 < view.crop[0] <= view.crop[1] <= 1
         assert 0 < view.ratio[0] <= view.ratio[1]

@@ -1,8 +1,10 @@
+import math
+
 import pytest
 import torch
 
 import reference
-from glf.nn.memory import RunningCovariance, covariance_of
+from glf.nn.memory import Clusters, Draws, Queue, RunningCovariance, RunningMoments, concentration, covariance_of
 from reference import draw
 
 
@@ -42,3 +44,94 @@ def test_a_checkpoint_holds_it(batches):
     fresh.load_state_dict({name: value.clone() for name, value in running.double().state_dict().items()})
     batch = draw(6, 3, seed=9)
     torch.testing.assert_close(fresh(batch), running(batch), rtol=1e-6, atol=0)
+
+
+def test_a_queue_holds_the_newest_rows_first():
+    queue, keys = Queue(5), [draw(2, 3, 4, seed=seed) for seed in range(3)]
+    start = queue(keys[0])
+    torch.testing.assert_close(start.norm(dim=2), torch.ones(2, 5, dtype=start.dtype))
+    second, third = queue(keys[1]), queue(keys[2])
+    unit = [torch.nn.functional.normalize(k, dim=2) for k in keys]
+    torch.testing.assert_close(second, torch.cat((unit[0], start[:, :2]), 1))
+    torch.testing.assert_close(third, torch.cat((unit[1], unit[0][:, :2]), 1))
+    assert torch.equal(Queue(5)(keys[0]), start)  # the same everywhere
+
+
+@pytest.mark.parametrize("how", ["evaluation", "no gradients"])
+def test_a_look_leaves_no_trace(how):
+    memories = [(Queue(4), draw(2, 3, 4)), (RunningMoments(0.5), draw(2, 3, 4))]
+    for memory, batch in memories:
+        memory(batch)
+        before = {name: value.clone() for name, value in memory.state_dict().items()}
+        if how == "evaluation":
+            memory.eval()(batch + 1)
+        else:
+            with torch.no_grad():
+                memory(batch + 1)
+        assert all(torch.equal(before[name], value) for name, value in memory.state_dict().items())
+
+
+def test_running_moments_keep_the_old_and_differentiate_the_new():
+    memory = RunningMoments(old=0.25)
+    mean, covariance = torch.zeros(3, dtype=torch.float64), torch.eye(3, dtype=torch.float64)
+    for seed in range(3):
+        z = draw(1, 6, 3, seed=seed).requires_grad_()
+        mean = 0.25 * mean + 0.75 * z[0].mean(0)
+        centred = z[0] - mean
+        covariance = 0.25 * covariance + 0.75 * centred.T @ centred / 6
+        ours = memory(z)
+        torch.testing.assert_close(ours[0], covariance, rtol=1e-12, atol=1e-14)
+        a, b = (torch.autograd.grad(x.sum(), z, retain_graph=True)[0] for x in (ours, covariance))
+        torch.testing.assert_close(a, b)
+        mean, covariance = mean.detach(), covariance.detach()
+
+
+@pytest.mark.parametrize("memory", [lambda: Queue(4), lambda: RunningMoments(0.5)])
+def test_a_checkpoint_holds_every_memory(memory):
+    one, fresh = memory(), memory()
+    for seed in range(2):
+        one(draw(2, 3, 4, seed=seed))
+    fresh.load_state_dict(one.state_dict())
+    torch.testing.assert_close(fresh(draw(2, 3, 4)), one(draw(2, 3, 4)), rtol=0, atol=0)
+
+
+def test_draws_follow_from_how_often_one_has_drawn():
+    draws, other = Draws(), Draws()
+    first, second = (torch.rand(3, generator=draws.generator()) for _ in range(2))
+    assert not torch.equal(first, second)
+    assert torch.equal(torch.rand(3, generator=other.generator()), first)
+    other.load_state_dict(draws.state_dict())
+    assert torch.equal(torch.rand(3, generator=other.generator()), torch.rand(3, generator=draws.generator()))
+
+
+def test_clusters_and_their_concentration():
+    centres = torch.eye(3).repeat_interleave(20, 0)
+    z = centres + 0.05 * draw(60, 3).float()
+    memory = Clusters((3, 5), temperature=0.2, warmup_epochs=0)
+    assert not memory.ready
+    memory.refresh(z, torch.arange(60) + 10, total=80, epoch=0)
+    assert memory.ready
+    own = memory.assigned[0, 10:70].view(3, 20)
+    assert (own == own[:, :1]).all()
+    assert len(own[:, 0].unique()) == 3
+    assert memory.assigned[:, :10].eq(-1).all()
+    torch.testing.assert_close(memory.centres.norm(dim=1), torch.ones(8))
+    for part in memory.concentration.split((3, 5)):
+        torch.testing.assert_close(part.mean(), torch.tensor(0.2))
+    fresh = Clusters((3, 5), temperature=0.2, warmup_epochs=0)
+    fresh.load_state_dict(memory.state_dict())
+    assert torch.equal(fresh.assigned, memory.assigned)
+    assert fresh.assigned.dtype == torch.long
+    with pytest.raises(ValueError, match="60 images cannot be put into 64 clusters"):
+        Clusters((64,), 0.2, 0).refresh(z, torch.arange(60), 60, 0)
+
+
+def test_concentration():
+    z, label = draw(12, 2).float(), torch.tensor([0] * 7 + [1] * 4 + [2])
+    centre = torch.stack([z[label == c].mean(0) for c in range(3)])
+    phi = [
+        float((z[label == c] - centre[c]).norm(dim=1).mean()) / math.log(int((label == c).sum()) + 10) for c in (0, 1)
+    ]
+    phi = torch.tensor([*phi, max(phi)])  # a cluster of one takes the largest
+    phi = phi.clamp(phi.quantile(0.1), phi.quantile(0.9))
+    torch.testing.assert_close(concentration(z, label, centre, 0.3), 0.3 * phi / phi.mean())

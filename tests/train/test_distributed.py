@@ -11,19 +11,21 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from glf.config import AdcOptions
+from glf.constrain.distribution import LAWS
 from glf.methods import METHODS, parse
 from glf.train.distributed import gather, rank, world_size
-from glf.types import Embeddings
+from glf.types import BATCH_DIM, Embeddings
 from reference import draw_fields
 
 WORLD = 2
 CASES = {f"{m}+{c}": (f"{m}+{c}", AdcOptions()) for m in METHODS for c in ("none", "dcm", "lpm", "adc")}
+CASES |= {f"align+{law}": (f"align+{law}", AdcOptions()) for law in LAWS}
 CASES |= {
     f"simclr+adc {reading} {covariance}": ("simclr+adc", AdcOptions(reading=reading, covariance=covariance))
     for reading in ("calibrated", "paper")
     for covariance in ("batch", "running")
 }
-WITH_GRADIENT = ("z", "p")  # a teacher and a prior have none
+WITH_GRADIENT = ("z", "p", "scores", "maps", "generated", "prototypes")  # a teacher and a prior have none
 
 
 def needed(case: str) -> dict[str, torch.Tensor]:
@@ -43,7 +45,8 @@ def outcome(case: str, fields: dict[str, torch.Tensor], across=lambda e: e) -> d
 
 
 def shard(name: str, x: torch.Tensor, number: int) -> torch.Tensor:
-    return x.chunk(WORLD, dim=0 if name == "prior" else 1)[number]
+    dim = BATCH_DIM[name]
+    return x if dim is None else x.chunk(WORLD, dim=dim)[number]
 
 
 def naive(e: Embeddings) -> Embeddings:
@@ -79,7 +82,8 @@ def test_two_processes_have_the_gradient_of_one(case, processes):
     for number, results in enumerate(processes):
         torch.testing.assert_close(results[case]["loss"], whole["loss"], rtol=1e-10, atol=1e-12)
         for name in whole.keys() - {"loss"}:
-            mine = results[case][name] / WORLD  # data-parallel training averages over processes
+            # Data-parallel training averages over processes; parameters have the whole gradient on each.
+            mine = results[case][name] / (1 if BATCH_DIM[name] is None else WORLD)
             torch.testing.assert_close(mine, shard(name, whole[name], number), rtol=1e-10, atol=1e-12)
 
 

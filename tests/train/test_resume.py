@@ -44,7 +44,7 @@ def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize("method", ["byol+adc", "simclr+lpm"])
+@pytest.mark.parametrize("method", ["byol+adc", "simclr+lpm", "pcl+sphere"])
 def test_kill_and_resume_gives_the_same_weights(method: str, tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     subprocess.run(glf("--method", method, "--out", str(whole), *SETTINGS), check=True, stdout=subprocess.DEVNULL)

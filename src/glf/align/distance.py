@@ -62,6 +62,29 @@ class Cosine(Term):
         return mean(cosine(e.z[v], e.z[w], self.temperature) for v, w in pairs)
 
 
+def unit_distance(z0: Float[Tensor, "batch dim"], z1: Float[Tensor, "batch dim"]) -> Scalar:
+    r"""Squared distance of unit vectors: 2 - 2 cos.
+
+    .. math:: \frac{1}{n} \sum_i \left| \frac{z_i}{|z_i|} - \frac{z'_i}{|z'_i|} \right|^2
+
+    Reference: Grill et al. 2020 (BYOL), Eq. 2; Ermolov et al. 2021 (W-MSE), Eq. 6.
+
+    >>> import torch
+    >>> float(unit_distance(torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 1.0]])))
+    2.0
+    """
+    return (F.normalize(z0, dim=-1) - F.normalize(z1, dim=-1)).pow(2).sum(-1).mean()
+
+
+class UnitDistance(Term):
+    """Squared distance of the views' directions."""
+
+    name, role, formula = "unit_distance", "align", "|unit z - unit z'|^2"
+
+    def forward(self, e: Embeddings) -> Scalar:
+        return mean(unit_distance(e.z[v], e.z[w]) for v, w in combinations(range(len(e.z)), 2))
+
+
 def cross_correlation(z0: Float[Tensor, "batch dim"], z1: Float[Tensor, "batch dim"]) -> Float[Tensor, "dim dim"]:
     r"""Correlation of every dimension of one view with every dimension of the other, for standardised views.
 

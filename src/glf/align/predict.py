@@ -2,27 +2,9 @@
 
 from itertools import permutations
 
-from jaxtyping import Float
-from torch import Tensor
-from torch.nn import functional as F
-
-from glf.align.distance import cosine
-from glf.terms import Term, mean
+from glf.align.distance import cosine, unit_distance
+from glf.terms import Term, across, mean
 from glf.types import Embeddings, Scalar
-
-
-def regression(prediction: Float[Tensor, "batch dim"], target: Float[Tensor, "batch dim"]) -> Scalar:
-    r"""Squared distance of unit vectors: 2 - 2 cos.
-
-    .. math:: \frac{1}{n} \sum_i \left| \frac{p_i}{|p_i|} - \frac{t_i}{|t_i|} \right|^2
-
-    Reference: Grill et al. 2020 (BYOL), Eq. 2.
-
-    >>> import torch
-    >>> float(regression(torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 1.0]])))
-    2.0
-    """
-    return (F.normalize(prediction, dim=-1) - F.normalize(target, dim=-1)).pow(2).sum(-1).mean()
 
 
 class PredictView(Term):
@@ -44,4 +26,30 @@ class PredictTeacher(Term):
 
     def forward(self, e: Embeddings) -> Scalar:
         p, teacher = e.asked("p"), e.asked("teacher").detach()
-        return mean(regression(p[v], teacher[w]) for v, w in permutations(range(len(p)), 2))
+        return mean(unit_distance(p[v], teacher[w]) for v, w in across(p, teacher))
+
+
+class PredictTeacherCosine(Term):
+    """MEC's first order: the same as a cosine, the first term of the coding length's series."""
+
+    name, role, formula = "predict_teacher", "align", "-cos(p, teacher')"
+    needs = frozenset({"z", "p", "teacher"})
+
+    def forward(self, e: Embeddings) -> Scalar:
+        p, teacher = e.asked("p"), e.asked("teacher").detach()
+        return mean(cosine(p[v], teacher[w]) for v, w in across(p, teacher))
+
+
+class MatchTeacher(Term):
+    """MoCo: the projection of one view against the momentum encoder's of the other, over a temperature."""
+
+    name, role, formula = "match_teacher", "align", "-cos(z, teacher') / temperature"
+    needs = frozenset({"z", "teacher"})
+
+    def __init__(self, temperature: float = 0.2) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(self, e: Embeddings) -> Scalar:
+        teacher = e.asked("teacher").detach()
+        return mean(cosine(e.z[v], teacher[w], self.temperature) for v, w in across(e.z, teacher))

@@ -1,11 +1,16 @@
 """Log-partition terms: repel every sample from every other."""
 
+import math
+from dataclasses import replace
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from glf.terms import Term
+from glf.align.relate import cluster_logits, similarities
+from glf.nn.memory import Clusters, Queue
+from glf.terms import Term, Through, across, mean, two
 from glf.types import Embeddings, Scalar
 
 
@@ -38,3 +43,223 @@ class LogPartition(Term):
 
     def forward(self, e: Embeddings) -> Scalar:
         return log_partition(e.z.flatten(0, 1), self.temperature)
+
+
+def debiased_partition(
+    z0: Float[Tensor, "batch dim"],
+    z1: Float[Tensor, "batch dim"],
+    temperature: float,
+    same: float = 0.1,
+    hardness: float = 0.0,
+) -> Scalar:
+    r"""The log-partition with negatives corrected for those that are of the anchor's own class, and weighed.
+
+    .. math::
+        \frac{1}{m} \sum_a \log\left(e^{s_a^+} + N_a\right), \quad
+        N_a = \max\left(\frac{\sum_b w_{ab} e^{s_{ab}} - N \tau^+ e^{s_a^+}}{1 - \tau^+}, N e^{-1/\tau}\right), \quad
+        w_{ab} = \frac{e^{\beta s_{ab}}}{\frac{1}{N} \sum_c e^{\beta s_{ac}}}
+
+    over the N = 2n - 2 other samples; ``same`` is :math:`\tau^+`, the chance that one is of the anchor's class, and
+    ``hardness`` is :math:`\beta`, 0 for DCL.
+
+    Reference: Chuang et al. 2020 (DCL), Eq. 8; Robinson et al. 2021 (HCL), Eq. 5 and its code, which lets the gradient
+    through the weights. lightly's DCL is another method (decoupled).
+
+    >>> z = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    >>> round(float(debiased_partition(z, z, 1.0, same=0.0)), 4)  # log(e + 1 + 1)
+    1.5514
+    """
+    n, z = len(z0), torch.cat((z0, z1))
+    logits = similarities(z, z, temperature)
+    image = torch.arange(n, device=z.device).repeat(2)
+    positive = logits.diagonal(n)  # of the first view; the same for the second
+    positive = torch.cat((positive, positive))
+    others = logits.masked_fill(image.unsqueeze(1) == image, -torch.inf)
+    count = 2 * n - 2
+    # log of sum_b w_ab exp(s_ab), with w_ab as above
+    weighed = (others * (1 + hardness)).logsumexp(1) - (others * hardness).logsumexp(1) if hardness else None
+    total = others.logsumexp(1).exp() if weighed is None else (weighed + math.log(count)).exp()
+    debiased = (total - count * same * positive.exp()) / (1 - same)
+    return (positive.exp() + debiased.clamp_min(count * math.exp(-1 / temperature))).log().mean()
+
+
+class DebiasedPartition(Term):
+    """DCL, and with a positive ``hardness`` HCL. Two views."""
+
+    name, role = "debiased_partition", "constrain"
+    formula = "log(exp s+ + max((sum_b w_b exp s_b - N same exp s+) / (1 - same), N exp(-1 / temperature)))"
+
+    def __init__(self, temperature: float = 0.5, same: float = 0.1, hardness: float = 0.0) -> None:
+        super().__init__()
+        self.temperature, self.same, self.hardness = temperature, same, hardness
+
+    def forward(self, e: Embeddings) -> Scalar:
+        return debiased_partition(*two(e.z, self.name), self.temperature, self.same, self.hardness)
+
+
+def polarisation(z: Float[Tensor, "sample dim"], near: float, far: float) -> Scalar:
+    r"""Distances between the two thresholds are pushed out of the gap, to whichever side.
+
+    .. math:: \frac{1}{m(m-1)} \sum_{a \ne b} \left|\min\left((D_{ab} - \delta^+)(D_{ab} - \delta^-), 0\right)\right|,
+        \quad D_{ab} = \frac{1 - \cos(z_a, z_b)}{2}
+
+    Reference: Chen et al. 2021 (LMCL), the distance polarisation regulariser. Not verified: form and thresholds are
+    from memory of the paper, whose code is not public; distances in [0, 1] and the mean over pairs are our choice.
+
+    >>> z = torch.tensor([[1.0, 0.0], [0.0, 1.0]])  # a distance of one half
+    >>> round(float(polarisation(z, near=0.4, far=0.7)), 4)
+    0.02
+    """
+    u = F.normalize(z, dim=-1)
+    distance = (1 - u @ u.T) / 2
+    gap = ((near - distance) * (distance - far)).neg().clamp_max(0).neg()
+    off = ~torch.eye(len(z), dtype=torch.bool, device=z.device)
+    return (gap * off).sum() / (len(z) * (len(z) - 1))
+
+
+class Polarisation(Term):
+    """LMCL: no distance stays between near and far."""
+
+    name, role, formula = "polarisation", "constrain", "|min((D - near)(D - far), 0)|, D = (1 - cos) / 2"
+
+    def __init__(self, near: float = 0.1, far: float = 0.5) -> None:
+        super().__init__()
+        self.near, self.far = near, far
+
+    def forward(self, e: Embeddings) -> Scalar:
+        return polarisation(e.z.flatten(0, 1), self.near, self.far)
+
+
+class FromQueue(Through):
+    """The momentum encoder's outputs of earlier batches, as entries to compare with."""
+
+    formula = "queue of the teacher's outputs"
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+        self.memory = Queue(size)
+
+    def forward(self, e: Embeddings) -> Embeddings:
+        return replace(e, queue=self.memory(e.asked("teacher")))
+
+
+def queue_partition(
+    z: Float[Tensor, "batch dim"],
+    positive: Float[Tensor, "batch dim"],
+    queue: Float[Tensor, "entry dim"],
+    temperature: float,
+) -> Scalar:
+    r"""Log-sum-exp over the positive and a queue of others.
+
+    .. math:: \frac{1}{n} \sum_i \log\left(e^{\cos(z_i, t_i)/\tau} + \sum_j e^{\cos(z_i, q_j)/\tau}\right)
+
+    Reference: He et al. 2020 (MoCo), Eq. 1.
+
+    >>> one = torch.tensor([[1.0, 0.0]])
+    >>> round(float(queue_partition(one, one, torch.tensor([[0.0, 1.0]]), 1.0)), 4)  # log(e + 1)
+    1.3133
+    """
+    own = (F.normalize(z, dim=-1) * F.normalize(positive, dim=-1)).sum(-1, keepdim=True) / temperature
+    return torch.cat((own, similarities(z, queue, temperature)), 1).logsumexp(1).mean()
+
+
+class QueuePartition(Term):
+    """MoCo: repelled from what the momentum encoder made of earlier images."""
+
+    name, role = "queue_partition", "constrain"
+    formula = "log(exp(cos(z, teacher') / temperature) + sum_j exp(cos(z, q_j) / temperature))"
+    needs = frozenset({"z", "teacher"})
+
+    def __init__(self, temperature: float = 0.2) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(self, e: Embeddings) -> Scalar:
+        teacher, queue = e.asked("teacher").detach(), e.asked("queue")
+        pairs = across(e.z, teacher)
+        return mean(queue_partition(e.z[v], teacher[w], queue[w], self.temperature) for v, w in pairs)
+
+
+def entry_partition(logits: Float[Tensor, "batch entry"]) -> Scalar:
+    r"""Mean log-sum-exp over entries.
+
+    .. math:: \frac{1}{n} \sum_i \log \sum_j e^{s_{ij}}
+
+    >>> round(float(entry_partition(torch.zeros(1, 2))), 4)
+    0.6931
+    """
+    return logits.logsumexp(-1).mean()
+
+
+class RelationPartition(Term):
+    """ReSSL: the log-partition over the queue, of every view but the last, weak one."""
+
+    name, role, formula = "relation_partition", "constrain", "log sum_j exp(cos(z, q_j) / temperature)"
+
+    def __init__(self, temperature: float = 0.1) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(self, e: Embeddings) -> Scalar:
+        queue = e.asked("queue")[-1]
+        return mean(entry_partition(similarities(z, queue, self.temperature)) for z in e.z[:-1])
+
+
+class TeacherPartition(Term):
+    """ReLIC: the log-partition over the momentum encoder's outputs of the whole batch."""
+
+    name, role, formula = "teacher_partition", "constrain", "log sum_b exp(cos(z, teacher'_b) / temperature)"
+    needs = frozenset({"z", "teacher"})
+
+    def __init__(self, temperature: float = 0.1) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(self, e: Embeddings) -> Scalar:
+        teacher = e.asked("teacher").detach()
+        pairs = across(e.z, teacher)
+        return mean(entry_partition(similarities(e.z[v], teacher[w], self.temperature)) for v, w in pairs)
+
+
+class ClassPartition(Term):
+    """The log-partition over classes: with the true class's score, the cross-entropy."""
+
+    name, role, formula = "class_partition", "constrain", "log sum_c exp(score_c)"
+    needs = frozenset({"z", "scores"})
+
+    def forward(self, e: Embeddings) -> Scalar:
+        return mean(entry_partition(scores) for scores in e.asked("scores"))
+
+
+class PrototypePartition(Term):
+    """SwAV: the log-partition over prototypes, for each view as often as it predicts another's codes."""
+
+    name, role, formula = "prototype_partition", "constrain", "log sum_k exp(cos(z, c_k) / temperature)"
+    needs = frozenset({"z", "prototypes"})
+
+    def __init__(self, temperature: float = 0.1) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(self, e: Embeddings) -> Scalar:
+        codes, prototypes = e.asked("codes"), e.asked("prototypes")
+        values = [entry_partition(similarities(z, prototypes, self.temperature)) for z in e.z]
+        return mean(values[v] for v, _ in across(e.z, codes))
+
+
+class ClusterPartition(Term):
+    """PCL: the log-partition over the centres, a mean over the numbers of clusters; 0 until there are any."""
+
+    name, role, formula = "cluster_partition", "constrain", "log sum_c exp(cos(z, c) / phi_c)"
+
+    def __init__(self, clusters: Clusters) -> None:
+        super().__init__()
+        self.clusters = clusters
+
+    def forward(self, e: Embeddings) -> Scalar:
+        c = self.clusters
+        if not c.ready:
+            return 0.0 * e.z.sum()
+        kinds = [torch.split(cluster_logits(z, c), list(c.counts), dim=1) for z in e.z]
+        return mean(entry_partition(logits) for kind in kinds for logits in kind)

@@ -6,6 +6,7 @@ from itertools import combinations
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional as F
 
 from glf.align.distance import correlation_of_views
 from glf.constrain.kernels import off_diagonal
@@ -13,12 +14,13 @@ from glf.terms import Term, Through, mean
 from glf.types import Embeddings, Scalar
 
 
-def variance(z: Float[Tensor, "batch dim"], floor: float = 1.0, epsilon: float = 1e-4) -> Scalar:
+def variance(z: Float[Tensor, "batch *cell dim"], floor: float = 1.0, epsilon: float = 1e-4) -> Scalar:
     r"""Hinge on each dimension's standard deviation.
 
     .. math:: \frac{1}{d} \sum_j \max\left(0, \gamma - \sqrt{\mathrm{Var}(z^j) + \epsilon}\right)
 
-    Reference: Bardes et al. 2022 (VICReg), Eq. 1 and 2, with the unbiased variance.
+    Reference: Bardes et al. 2022 (VICReg), Eq. 1 and 2, with the unbiased variance. Local features have a batch per
+    cell; the mean over cells is taken.
 
     >>> round(float(variance(torch.zeros(4, 2))), 4)
     0.99
@@ -39,7 +41,7 @@ class Variance(Term):
         return mean(variance(z, self.floor, self.epsilon) for z in e.z)
 
 
-def covariance(z: Float[Tensor, "batch dim"]) -> Scalar:
+def covariance(z: Float[Tensor, "batch *cell dim"]) -> Scalar:
     r"""Squared off-diagonal covariances.
 
     .. math:: \frac{1}{d} \sum_{i \ne j} \mathrm{Cov}(z)_{ij}^2
@@ -49,9 +51,9 @@ def covariance(z: Float[Tensor, "batch dim"]) -> Scalar:
     >>> float(covariance(torch.tensor([[1.0, 1.0], [-1.0, -1.0]])))  # both off-diagonal entries are 2
     4.0
     """
-    centred = z - z.mean(0)
-    matrix = centred.T @ centred / (len(z) - 1)
-    return off_diagonal(matrix).pow(2).sum() / z.shape[1]
+    centred = (z - z.mean(0)).reshape(len(z), -1, z.shape[-1])
+    matrices = torch.einsum("bcd,bce->cde", centred, centred) / (len(z) - 1)
+    return off_diagonal(matrices).pow(2).sum((1, 2)).mean() / z.shape[-1]
 
 
 class Covariance(Term):
@@ -83,6 +85,15 @@ class Standardise(Through):
 
     def forward(self, e: Embeddings) -> Embeddings:
         return replace(e, z=torch.stack([standardise(z) for z in e.z]))
+
+
+class Normalise(Through):
+    """Every embedding at unit length."""
+
+    formula = "z at unit length"
+
+    def forward(self, e: Embeddings) -> Embeddings:
+        return replace(e, z=F.normalize(e.z, dim=-1))
 
 
 def redundancy(correlation: Float[Tensor, "dim dim"]) -> Scalar:

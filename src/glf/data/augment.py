@@ -13,6 +13,7 @@ from torch import Generator, Tensor
 
 from glf.config import Colour
 from glf.data import colour, crop
+from glf.data.masks import without_background
 from glf.data.moving import moved
 from glf.data.threads import in_parts
 from glf.data.views import View
@@ -46,9 +47,14 @@ def augment(
         drawn = [draw(view, height, width, len(images), generator) for view in recipe]
         sides = [max(1, round(view.side * size)) for view in recipe]
         ways = [crop.way(images, side) for side in sides]
-        cut = {way: way(images) for way in set(ways)}
+        whole = {way: way(images) for way in set(ways)}
+        cut = [whole[way] for way in ways]
+        if batch.mask is not None:
+            for i, view in enumerate(recipe):
+                hidden = torch.rand(len(images), generator=generator) < view.mask
+                cut[i] = ways[i](without_background(images, batch.mask, hidden))
         make = fused if colours == "fused" else exact
-        x = tuple(_made(make, cut[way], one, side) for way, one, side in zip(ways, drawn, sides, strict=True))
+        x = tuple(_made(make, *one) for one in zip(cut, drawn, sides, strict=True))
         boxes = moved(torch.stack([one.boxes for one in drawn]), images.device)
     return Views(x, boxes, batch.target, batch.row, batch.prior)
 

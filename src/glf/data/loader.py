@@ -18,18 +18,23 @@ from glf.types import Batch
 class BatchReader(Dataset[Batch]):
     """A whole batch per look-up: indexing an array once beats collating its rows one by one."""
 
-    def __init__(self, images: Images, prior: np.ndarray | None = None) -> None:
+    def __init__(self, images: Images, prior: np.ndarray | None = None, masks: Images | None = None) -> None:
         if prior is not None and len(prior) != len(images):
             raise ValueError(f"the prior has {len(prior)} rows, the data {len(images)} images")
-        self.images, self.prior = images, prior
+        self.images, self.prior, self.masks = images, prior, masks
 
     def __getstate__(self) -> dict[str, Any]:
         """For a worker that is started anew, as everywhere but on Linux, rather than forked."""
-        return {"images": {k: by_name(v) for k, v in vars(self.images).items()}, "prior": by_name(self.prior)}
+        sets = {"images": self.images, "masks": self.masks}
+        named = {name: s and {k: by_name(v) for k, v in vars(s).items()} for name, s in sets.items()}
+        return {**named, "prior": by_name(self.prior)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.images = Images(**{k: opened(v) for k, v in state["images"].items()})
-        self.prior = opened(state["prior"])
+        sets = {
+            name: state[name] and Images(**{k: opened(v) for k, v in state[name].items()})
+            for name in ("images", "masks")
+        }
+        self.images, self.masks, self.prior = sets["images"], sets["masks"], opened(state["prior"])
 
     def __getitem__(self, rows: np.ndarray) -> Batch:
         return Batch(
@@ -37,6 +42,7 @@ class BatchReader(Dataset[Batch]):
             target=torch.from_numpy(self.images.targets[rows]),
             row=torch.from_numpy(rows),
             prior=None if self.prior is None else torch.from_numpy(np.ascontiguousarray(self.prior[rows])),
+            mask=None if self.masks is None else to_tensor(self.masks.pixels[rows]),
         )
 
 
@@ -69,7 +75,13 @@ class EpochBatches(Sampler[np.ndarray]):
 
 
 def loader(
-    images: Images, batches: EpochBatches, *, prior: np.ndarray | None, workers: int = 0, pin: bool = False
+    images: Images,
+    batches: EpochBatches,
+    *,
+    prior: np.ndarray | None,
+    masks: Images | None = None,
+    workers: int = 0,
+    pin: bool = False,
 ) -> DataLoader[Batch]:
     """Batches of raw pixels, with each image's row of the prior where there is one.
 
@@ -79,7 +91,7 @@ def loader(
     batch_bytes = batches.batch_size // batches.world * bytes_per_image(images)
     ahead = max(1, min(4, room() // max(1, workers * batch_bytes)))
     return DataLoader(
-        BatchReader(images, prior),
+        BatchReader(images, prior, masks),
         sampler=batches,
         batch_size=None,
         num_workers=workers,

@@ -20,6 +20,7 @@ class View:
     grey: float = 0.2
     blur: float = 0.0
     solarise: float = 0.0
+    mask: float = 0.0  # the background is hidden, where there are masks
     side: float = 1.0  # of the view, relative to the run's image size
 
 
@@ -33,6 +34,9 @@ _BYOL = View(crop=(0.08, 1.0), saturation=0.2)
 # gentle: the same with larger crops, for small centred objects that a fifth of the image does not tell apart.
 # symmetric and asymmetric: solo-learn's recipes for CIFAR, by the names they have there.
 # multicrop: two whole views and six small ones, SwAV's recipe in the sizes that it has on CIFAR, 2 x 32 + 6 x 18.
+# wmse4: the same with four views of each image.
+# salient: wmse, with the background hidden in a tenth of the views where masks are given (ReLICv2; share from memory).
+# ressl: a strong view, and a weak one that is only cropped and flipped, which must be the last.
 # weak: the gentler colours of MoCo v2 and SimSiam, with their blur.
 RECIPES: dict[str, tuple[View, ...]] = {
     "wmse": (_WMSE, _WMSE),
@@ -41,6 +45,9 @@ RECIPES: dict[str, tuple[View, ...]] = {
     "multicrop": (*[replace(_STRONG, crop=(0.14, 1.0))] * 2, *[_LOCAL] * 6),
     "weak": (View(crop=(0.2, 1.0), blur=0.5), View(crop=(0.2, 1.0), blur=0.5)),
     "asymmetric": (_BYOL, replace(_BYOL, solarise=0.2)),
+    "wmse4": (_WMSE,) * 4,
+    "salient": (replace(_WMSE, mask=0.1),) * 2,
+    "ressl": (replace(_WMSE, grey=0.2, blur=0.5), View(jitter=0, grey=0)),
 }
 
 

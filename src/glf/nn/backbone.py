@@ -39,10 +39,34 @@ class Backbone(nn.Module):
         self.width = _width(name, self.body, channels, image_size)
 
     def forward(self, x: Float[Tensor, "batch channel height width"]) -> Float[Tensor, "batch feature"]:
+        out: Tensor = self.body(self._normalised(x))
+        return out
+
+    def with_maps(
+        self, x: Float[Tensor, "batch channel height width"]
+    ) -> tuple[Float[Tensor, "batch feature"], Float[Tensor, "batch cell map"]]:
+        """The features, and the map that they were pooled from, cell by cell."""
+        body: Any = self.body
+        if not hasattr(body, "forward_features") or not hasattr(body, "forward_head"):
+            raise ValueError(f"{self.name} does not show its last map: use small_resnet or a timm model")
+        maps = body.forward_features(self._normalised(x))
+        if maps.ndim != 4:
+            raise ValueError(f"{self.name} has tokens, not a map of cells: use a convolutional model")
+        return body.forward_head(maps, pre_logits=True), maps.flatten(2).transpose(1, 2)
+
+    @torch.no_grad()
+    def map_width(self) -> int:
+        """Channels of that map, from one blank image."""
+        training = self.training
+        blank = torch.zeros(1, self.channels, self.image_size, self.image_size)
+        maps = self.eval().with_maps(blank)[1]
+        self.train(training)
+        return int(maps.shape[2])
+
+    def _normalised(self, x: Tensor) -> Tensor:
         if x.shape[1] == 1:
             x = x.expand(-1, self.channels, -1, -1)  # grey images to a backbone for colour
-        out: Tensor = self.body((x - self.mean) / self.std)
-        return out
+        return (x - self.mean) / self.std
 
     def describe(self) -> dict[str, Any]:
         """What is needed to build it again: the arguments of this class."""

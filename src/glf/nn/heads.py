@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
-from torch import nn
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,6 +18,10 @@ class Heads:
     last_norm: bool = False  # and, without scale and shift, after its last
     predictor: tuple[int, ...] = ()  # hidden widths; the output is as wide as z
     fixed_predictor_lr: bool = False  # the predictor's learning rate does not decay
+    prototypes: int = 0  # learnt directions that z is compared with
+    frozen_prototypes: float = 0.0  # epochs until they begin to learn
+    generator: tuple[int, ...] = ()  # hidden widths of what generates features from z
+    local: tuple[int, ...] = ()  # widths of the projector of the backbone's map, cell by cell
 
 
 def mlp(widths: tuple[int, ...], *, norm: bool = True, last_norm: bool = False) -> nn.Sequential:
@@ -36,3 +43,14 @@ def mlp(widths: tuple[int, ...], *, norm: bool = True, last_norm: bool = False) 
         if not last:
             layers.append(nn.ReLU(inplace=True))
     return nn.Sequential(*layers)
+
+
+class Prototypes(nn.Module):
+    """Learnt directions: unit vectors whatever the optimiser does to their lengths."""
+
+    def __init__(self, count: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(F.normalize(torch.randn(count, width), dim=1))
+
+    def forward(self) -> Float[Tensor, "prototype dim"]:
+        return F.normalize(self.weight, dim=1)

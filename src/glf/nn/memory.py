@@ -1,10 +1,36 @@
-"""State that a loss carries from step to step. It is made of buffers, so every checkpoint holds it."""
+"""State that a loss carries from step to step. It is made of buffers, so every checkpoint holds it.
+
+A memory takes in what it is shown only in training and with gradients: a look at a loss leaves no trace.
+"""
 
 from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from jaxtyping import Float, Int
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
+
+
+class Memory(nn.Module):
+    """Buffers that learn their shape from the first batch, or from the checkpoint that is loaded into them."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        for name in names:
+            self.register_buffer(name, torch.empty(0))
+
+    @property
+    def learning(self) -> bool:
+        return self.training and torch.is_grad_enabled()
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: Any, *args: Any, **kwargs: Any) -> None:
+        # A fresh module has empty buffers: take the saved ones' shapes before torch compares them.
+        for name, buffer in self.named_buffers(recurse=False):
+            saved = state_dict.get(prefix + name)
+            if saved is not None and saved.shape != buffer.shape:
+                setattr(self, name, buffer.new_empty(saved.shape, dtype=saved.dtype))
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 
 def covariance_of(z: Float[Tensor, "sample dim"]) -> Float[Tensor, "dim dim"]:
@@ -17,28 +43,153 @@ def covariance_of(z: Float[Tensor, "sample dim"]) -> Float[Tensor, "dim dim"]:
     return centred.T @ centred / max(len(z) - 1, 1)
 
 
-class RunningCovariance(nn.Module):
-    """An exponential average of batch covariances. The width is learnt from the first batch."""
+class RunningCovariance(Memory):
+    """An exponential average of batch covariances."""
 
     covariance: Tensor
 
     def __init__(self, momentum: float = 0.99) -> None:
-        super().__init__()
+        super().__init__("covariance")
         self.momentum = momentum
-        self.register_buffer("covariance", torch.empty(0, 0))
 
     def forward(self, z: Float[Tensor, "sample dim"]) -> Float[Tensor, "dim dim"]:
         """Take the batch in (in training) and return the average."""
         now = covariance_of(z.detach())
         if self.covariance.numel() == 0:
             self.covariance = now
-        elif self.training and torch.is_grad_enabled():  # a look without gradients leaves no trace
+        elif self.learning:
             self.covariance = torch.lerp(now, self.covariance.to(now), self.momentum)
         return self.covariance
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: Any, *args: Any, **kwargs: Any) -> None:
-        # A fresh module has an empty buffer: take the saved one's shape before torch compares them.
-        saved = state_dict.get(prefix + "covariance")
-        if saved is not None and saved.shape != self.covariance.shape:
-            self.covariance = self.covariance.new_empty(saved.shape)
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+class RunningMoments(Memory):
+    """Each view's running mean and covariance, with a gradient through the current batch (CorInfoMax).
+
+    They begin at zero and at the identity, and ``old`` is the weight of what was there before.
+    """
+
+    mean: Tensor
+    covariance: Tensor
+
+    def __init__(self, old: float = 0.01) -> None:
+        super().__init__("mean", "covariance")
+        self.old = old
+
+    def forward(self, z: Float[Tensor, "view batch dim"]) -> Float[Tensor, "view dim dim"]:
+        """The covariances with this batch in them."""
+        if self.mean.numel() == 0:
+            self.mean = z.new_zeros(len(z), z.shape[2])
+            self.covariance = torch.eye(z.shape[2], dtype=z.dtype, device=z.device).repeat(len(z), 1, 1)
+        mean = torch.lerp(z.mean(1), self.mean.to(z), self.old)
+        centred = z - mean.unsqueeze(1)
+        now = centred.transpose(1, 2) @ centred / z.shape[1]
+        covariance = torch.lerp(now, self.covariance.to(z), self.old)
+        if self.learning:
+            self.mean, self.covariance = mean.detach(), covariance.detach()
+        return covariance
+
+
+class Queue(Memory):
+    """The last so many rows of each view, newest first. It begins with random directions, the same everywhere."""
+
+    rows: Tensor
+
+    def __init__(self, size: int) -> None:
+        super().__init__("rows")
+        self.size = size
+
+    def forward(self, keys: Float[Tensor, "view batch dim"]) -> Float[Tensor, "view {self.size} dim"]:
+        """What was there before; these keys, as unit vectors, will be there next time."""
+        if self.rows.numel() == 0:
+            random = torch.randn(len(keys), self.size, keys.shape[2], generator=Generator().manual_seed(0))
+            self.rows = F.normalize(random, dim=2).to(keys)
+        before = self.rows.to(keys)
+        if self.learning:
+            # A new tensor: the old one is still needed by this step's backward.
+            self.rows = torch.cat((F.normalize(keys.detach(), dim=2), before), 1)[:, : self.size]
+        return before
+
+
+class Draws(nn.Module):
+    """Random numbers inside a loss: they follow from how often one has drawn, so all processes draw alike.
+
+    The count is in the checkpoint, and a resumed run goes on with it.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        self.seed, self.count = seed, 0
+
+    def generator(self) -> Generator:
+        """A fresh generator on the CPU."""
+        seed = int(np.random.SeedSequence([self.seed, self.count]).generate_state(1)[0])
+        if self.training and torch.is_grad_enabled():
+            self.count += 1
+        return Generator().manual_seed(seed)
+
+    def get_extra_state(self) -> Tensor:
+        return torch.tensor(self.count)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        self.count = int(state)
+
+
+class Clusters(Memory):
+    """K-means of the whole training set, at several numbers of clusters (PCL): refreshed between epochs.
+
+    ``assigned`` holds, per number of clusters, each row's cluster, or -1 for rows that are not trained on.
+    """
+
+    centres: Tensor  # (sum of counts, dim), unit vectors
+    concentration: Tensor  # (sum of counts,), phi
+    assigned: Tensor  # (kind, row)
+
+    def __init__(self, counts: tuple[int, ...], temperature: float, warmup_epochs: int) -> None:
+        super().__init__("centres", "concentration", "assigned")
+        self.counts, self.temperature, self.warmup_epochs = counts, temperature, warmup_epochs
+
+    @property
+    def ready(self) -> bool:
+        return self.centres.numel() > 0
+
+    def refresh(self, z: Float[Tensor, "sample dim"], rows: Int[Tensor, " sample"], total: int, epoch: int) -> None:
+        """Cluster anew: features of these rows of a data set of ``total`` images."""
+        from sklearn.cluster import KMeans
+
+        unit = F.normalize(z.float().cpu(), dim=1)
+        centres, concentrations, assigned = [], [], torch.full((len(self.counts), total), -1)
+        for kind, count in enumerate(self.counts):
+            if count > len(unit):
+                raise ValueError(
+                    f"{len(unit)} images cannot be put into {count} clusters: set fewer (--options clusters N)"
+                )
+            found = KMeans(count, n_init=1, max_iter=20, random_state=epoch).fit(unit.numpy())
+            label, centre = torch.from_numpy(found.labels_).long(), torch.from_numpy(found.cluster_centers_).float()
+            assigned[kind, rows.cpu()] = label
+            concentrations.append(concentration(unit, label, centre, self.temperature))
+            centres.append(F.normalize(centre, dim=1))
+        device = z.device
+        self.centres, self.concentration = torch.cat(centres).to(device), torch.cat(concentrations).to(device)
+        self.assigned = assigned.to(device)
+
+
+def concentration(
+    z: Float[Tensor, "sample dim"],
+    label: Int[Tensor, " sample"],
+    centre: Float[Tensor, "cluster dim"],
+    temperature: float,
+) -> Float[Tensor, " cluster"]:
+    r"""Each cluster's phi: small where it is dense and large, scaled to a mean of the temperature.
+
+    .. math:: \phi_c \propto \frac{\frac{1}{n_c} \sum_{i \in c} |z_i - c|}{\log(n_c + 10)}
+
+    Reference: Li et al. 2021 (PCL), Eq. 12. As in their code, a cluster of one takes the largest phi, and all are
+    clipped to the 10th and 90th percentile.
+    """
+    distance = (z - centre[label]).norm(dim=1)
+    size = torch.bincount(label, minlength=len(centre))
+    total = torch.zeros(len(centre)).index_add_(0, label, distance)
+    phi = total / size.clamp_min(1) / (size + 10).log()
+    phi = torch.where(size > 1, phi, phi.max())
+    phi = phi.clamp(phi.quantile(0.1), phi.quantile(0.9))
+    return temperature * phi / phi.mean()

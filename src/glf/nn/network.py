@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from glf.nn.backbone import Backbone
-from glf.nn.heads import Heads, mlp
+from glf.nn.heads import Heads, Prototypes, mlp
 from glf.nn.teacher import Teacher
 from glf.types import Embeddings, Views
 
@@ -15,7 +15,7 @@ from glf.types import Embeddings, Views
 class Network(nn.Module):
     """Views in, Embeddings out. Views of one size go through the backbone as one batch."""
 
-    def __init__(self, backbone: Backbone, heads: Heads, needs: frozenset[str]) -> None:
+    def __init__(self, backbone: Backbone, heads: Heads, needs: frozenset[str], classes: int = 0) -> None:
         super().__init__()
         self.needs = needs
         widths = (backbone.width, *heads.projector)
@@ -23,6 +23,10 @@ class Network(nn.Module):
         self.student = nn.Sequential(backbone, head)
         self.predictor = mlp((widths[-1], *heads.predictor, widths[-1])) if "p" in needs else None
         self.teacher = Teacher(self.student) if "teacher" in needs else None
+        self.generator = mlp((widths[-1], *heads.generator, widths[-1])) if "generated" in needs else None
+        self.prototypes = Prototypes(heads.prototypes, widths[-1]) if "prototypes" in needs else None
+        self.classifier = nn.Linear(widths[-1], classes) if "scores" in needs else None
+        self.local = mlp((backbone.map_width(), *heads.local)) if "maps" in needs else None
         self.compiled: list[Callable[[Tensor], Tensor]] = []  # in a list, so that no checkpoint has it a second time
 
     @property
@@ -37,22 +41,45 @@ class Network(nn.Module):
         self.compiled = [torch.compile(self.backbone)]
 
     def forward(self, views: Views) -> Embeddings:
-        encode = self.compiled[0] if self.compiled else self.backbone
-        h = torch.cat([encode(x) for x in _by_size(views.x)])
-        count = len(views.x)
+        count, batch = len(views.x), len(views.row)
+        h, maps = self._encoded(views.x)
         z = _per_view(self.student[1](h), count)
         p = teacher = None
         if self.predictor is not None:  # from z as the terms see it, so that gradients at z include the predictor's
             p = _per_view(self.predictor(z.flatten(0, 1)), count)
+        generated = None
+        if self.generator is not None:
+            generated = _per_view(self.generator(z.detach().flatten(0, 1)), count)
         if self.teacher is not None:
-            teacher = _per_view(torch.cat([self.teacher(x) for x in _by_size(views.x)]), count)
-        return Embeddings(
-            z=z,
-            h=_per_view(h, count) if "h" in self.needs else None,
-            p=p,
-            teacher=teacher,
-            prior=views.prior if "prior" in self.needs else None,
-        )
+            full = full_views(views.x)
+            teacher = _per_view(self.teacher(torch.cat(full)), len(full))
+        if self.local is not None and maps is not None:
+            maps = self.local(maps.flatten(0, 1)).reshape(count, batch, maps.shape[1], -1)
+        asked: dict[str, Callable[[], Tensor | None]] = {
+            "h": lambda: _per_view(h, count),
+            "scores": lambda: self.classifier(z) if self.classifier is not None else None,
+            "prototypes": lambda: self.prototypes() if self.prototypes is not None else None,
+            "target": lambda: views.target,
+            "row": lambda: views.row,
+            "boxes": lambda: views.boxes,
+            "prior": lambda: views.prior,
+        }
+        fields = {name: make() for name, make in asked.items() if name in self.needs}
+        return Embeddings(z=z, p=p, teacher=teacher, generated=generated, maps=maps, **fields)
+
+    def _encoded(self, x: tuple[Tensor, ...]) -> tuple[Tensor, Tensor | None]:
+        """Features of all views, and where they are asked for the maps that they were pooled from."""
+        if self.local is None:
+            encode = self.compiled[0] if self.compiled else self.backbone
+            return torch.cat([encode(same) for same in _by_size(x)]), None
+        if len(full_views(x)) < len(x):
+            raise ValueError("local features are compared between views of one size: not with small crops")
+        return self.backbone.with_maps(torch.cat(x))
+
+
+def full_views(x: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The views of full size, which a recipe has first; a teacher sees no others."""
+    return next(tuple(group) for _, group in groupby(x, key=lambda view: view.shape[-2:]))
 
 
 def _by_size(x: tuple[Tensor, ...]) -> list[Tensor]:

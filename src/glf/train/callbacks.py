@@ -16,6 +16,7 @@ from glf.data.store import Images
 from glf.measure.geometry import effective_rank, spread
 from glf.measure.neighbours import weighted_neighbours
 from glf.nn.features import encode
+from glf.nn.memory import Clusters
 from glf.train.distributed import launched_rank
 from glf.train.module import Pretraining
 
@@ -137,6 +138,31 @@ class Probe(L.Callback):
         backbone = module.network.backbone
         batches = encode(backbone, self.images, rows=rows, size=module.image_size, device=module.device)
         return torch.from_numpy(np.concatenate(list(batches)))
+
+
+class Refresh(L.Callback):
+    """Before an epoch: clusters of the teacher's outputs for the whole training set, where a method wants them.
+
+    The first process clusters and tells the others: batch normalisation may have made their teachers differ.
+    """
+
+    def __init__(self, images: Images, rows: np.ndarray) -> None:
+        self.images, self.rows = images, rows
+
+    def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        assert isinstance(module, Pretraining)
+        epoch = trainer.current_epoch
+        for memory in {m for m in module.objective.modules() if isinstance(m, Clusters)}:
+            if epoch < memory.warmup_epochs or module.network.teacher is None:
+                continue
+            if trainer.is_global_zero:
+                encoder = module.network.teacher.copy
+                batches = encode(encoder, self.images, rows=self.rows, size=module.image_size, device=module.device)
+                z = torch.from_numpy(np.concatenate(list(batches)))
+                memory.refresh(z, torch.from_numpy(self.rows), len(self.images), epoch)
+            found = {name: buffer.cpu() for name, buffer in memory.named_buffers()}
+            for name, buffer in trainer.strategy.broadcast(found).items():
+                setattr(memory, name, buffer.to(module.device))
 
 
 class Checkpoints(L.Callback):

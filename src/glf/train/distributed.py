@@ -7,10 +7,7 @@ import torch.distributed as dist
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
-from glf.types import Embeddings
-
-# The batch is the second dimension of every field but the prior, which the views share.
-_BATCH_DIM = {"z": 1, "h": 1, "p": 1, "teacher": 1, "prior": 0}
+from glf.types import BATCH_DIM, Embeddings
 
 
 def world_size() -> int:
@@ -38,11 +35,13 @@ def gather(e: Embeddings) -> Embeddings:
     """
     if world_size() == 1:
         return e
-    fields = {name: getattr(e, name) for name in _BATCH_DIM if getattr(e, name) is not None}
-    return Embeddings(**{name: _gather(value, _BATCH_DIM[name]) for name, value in fields.items()})
+    fields = {name: getattr(e, name) for name in BATCH_DIM if getattr(e, name) is not None}
+    return Embeddings(**{name: _gather(value, BATCH_DIM[name]) for name, value in fields.items()})
 
 
-def _gather(value: Tensor, dim: int) -> Tensor:
+def _gather(value: Tensor, dim: int | None) -> Tensor:
+    if dim is None:  # parameters: every process has them, and computes their whole gradient
+        return value
     gathered: Tensor = _Gather.apply(value, dim)
     return gathered
 

@@ -14,7 +14,7 @@ from glf.config import PretrainConfig
 from glf.data.augment import augment
 from glf.data.loader import EpochBatches
 from glf.data.views import View
-from glf.methods import Method
+from glf.method import Method
 from glf.nn.network import Network
 from glf.nn.teacher import momentum_at
 from glf.objective import Objective, gradient_shares
@@ -65,12 +65,13 @@ class Pretraining(L.LightningModule):
         prior = None if views.prior is None else views.prior.to(self.dtype)
         x = tuple(x.to(self.dtype, memory_format=torch.channels_last) for x in views.x)
         views = views._replace(x=x, prior=prior)
+        self.objective.at(self.global_step / self.steps_per_epoch)
         embeddings = self.network(views)
         everyone = gather(embeddings)
         loss = self.objective(everyone)
         self.metrics = {}
         if self.global_step % self.config.log_every == 0:
-            shares = gradient_shares(loss, embeddings.z)
+            shares = gradient_shares(loss, *(x for x in (embeddings.z, embeddings.maps) if x is not None))
             self.metrics = {**loss.log(), **shares, **self.objective.diagnose(everyone)}
         total: Tensor = loss.total
         self.log("loss", total.detach(), on_step=False, on_epoch=True, batch_size=len(batch.row))
@@ -82,11 +83,15 @@ class Pretraining(L.LightningModule):
             momentum = momentum_at(progress, *self.method.teacher)
             self.network.teacher.follow(self.network.student, momentum)
 
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        prototypes = self.network.prototypes
+        if prototypes is not None and self.global_step < self.method.heads.frozen_prototypes * self.steps_per_epoch:
+            prototypes.weight.grad = None
+
     def configure_optimizers(self) -> OptimizerLRScheduler:
         fixed = self.network.predictor if self.method.heads.fixed_predictor_lr else None
-        optimizer, scheduler = optim.build(
-            self.network, self.config, steps_per_epoch=self.steps_per_epoch, constant=fixed
-        )
+        trained = torch.nn.ModuleList([self.network, self.objective])
+        optimizer, scheduler = optim.build(trained, self.config, steps_per_epoch=self.steps_per_epoch, constant=fixed)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def _seed_of_step(self) -> int:

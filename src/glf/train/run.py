@@ -17,16 +17,18 @@ from glf import checkpoint, methods, result
 from glf.config import PretrainConfig, to_dict
 from glf.data import sources, views
 from glf.data.loader import EpochBatches, bytes_per_image, draw, loader, statistics
+from glf.data.masks import read_masks
 from glf.data.pack import cache_root
 from glf.data.store import Images
 from glf.data.workers import described, worker_count
 from glf.heap import kept_memory
+from glf.method import Method
 from glf.nn.backbone import Backbone
 from glf.nn.network import Network
 from glf.nn.prior import prior_rows
 from glf.nn.weights import FILE, load_weights, save_backbone
 from glf.train import directory
-from glf.train.callbacks import Bar, Checkpoints, Clock, Journal, Metrics, Probe
+from glf.train.callbacks import Bar, Checkpoints, Clock, Journal, Metrics, Probe, Refresh
 from glf.train.module import Pretraining
 from glf.train.optim import scaled_lr
 from glf.types import Batch
@@ -42,6 +44,8 @@ def pretrain(config: PretrainConfig, console: Console | None = None) -> dict[str
     method = methods.parse(config.method, config.adc)
     objective = method.build(**config.options)  # before any data is read: a wrong name fails at once
     recipe = views.recipe(config.views or method.views)
+    if len(recipe) > 2 and not method.many_views:
+        raise ValueError(f"{method.title} is defined for two views: {config.views} has {len(recipe)}")
     images = sources.load(
         config.data,
         "train",
@@ -51,10 +55,17 @@ def pretrain(config: PretrainConfig, console: Console | None = None) -> dict[str
         store=config.store,
         download=config.download,
     )
+    masks = None
+    if config.masks is not None:
+        if not any(view.mask for view in recipe):
+            raise ValueError(f"no view of {config.views or method.views} hides backgrounds: use --views salient")
+        masks = read_masks(config.masks, config.data, images, size=config.image_size, store=config.store)
     train, val = split(images, config)
     image_size = config.image_size or crop_size(images)
     backbone = build_backbone(images, image_size, config)
     needs = objective.needs
+    if "target" in needs and not images.labelled:
+        raise ValueError(f"{method.title} learns from labels, and {images.name} has none")
     EpochBatches(train, config.batch_size, config.seed)  # refuses a batch that the data cannot fill
     device = accelerator(config.device)
     batch_bytes = bytes_per_image(images) * config.batch_size // max(1, config.devices)
@@ -76,12 +87,12 @@ def pretrain(config: PretrainConfig, console: Console | None = None) -> dict[str
 
     def make_loader(rank: int, world: int) -> DataLoader[Batch]:
         batches = EpochBatches(train, config.batch_size, config.seed, rank, world)
-        return loader(images, batches, prior=prior, workers=workers, pin=device == "gpu")
+        return loader(images, batches, prior=prior, masks=masks, workers=workers, pin=device == "gpu")
 
-    heads = replace(method.heads, projector=config.projector) if config.projector else method.heads
+    method = _as_configured(method, config)
     L.seed_everything(config.seed, verbose=False)
     module = Pretraining(
-        network=Network(backbone, heads, needs),
+        network=Network(backbone, method.heads, needs, classes=len(images.classes)),
         objective=objective,
         method=method,
         recipe=recipe,
@@ -95,6 +106,19 @@ def pretrain(config: PretrainConfig, console: Console | None = None) -> dict[str
     _announce(journal, config, images, train, val, module, workers)
     with kept_memory(device == "cpu"):
         return _fit(config, module, images, train, val, journal)
+
+
+def _as_configured(method: Method, config: PretrainConfig) -> Method:
+    """The row with the heads and the momentum that the configuration asks for."""
+    asked = {
+        "projector": config.projector,
+        "norm": config.projector_norm,
+        "predictor": config.predictor,
+        "local": config.local,
+        "prototypes": config.prototypes,
+    }
+    given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    return replace(method, heads=replace(method.heads, **given), teacher=config.momentum or method.teacher)
 
 
 def split(images: Images, config: PretrainConfig) -> tuple[np.ndarray, np.ndarray]:
@@ -164,10 +188,10 @@ def _fit(
     metrics = Metrics(out / "metrics.jsonl", clock) if out else None
     bank = train[draw(images.targets[train], min(len(train), PROBE_BANK), config.seed)]
     probe = Probe(images, bank, val, config.probe_every, metrics)
-    callbacks: list[L.Callback] = [clock, Bar(journal, clock, probe)]
+    callbacks: list[L.Callback] = [clock, Refresh(images, train), Bar(journal, clock, probe)]
     if out is not None and metrics is not None:
         checkpoints = Checkpoints(out / "checkpoints", probe, config.save_every, config.keep)
-        callbacks = [clock, metrics, probe, checkpoints, Bar(journal, clock, probe)]
+        callbacks = [clock, Refresh(images, train), metrics, probe, checkpoints, Bar(journal, clock, probe)]
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     for noise in (".*does not have many workers.*", ".*treespec, LeafSpec.*"):
         warnings.filterwarnings("ignore", noise)

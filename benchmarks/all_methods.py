@@ -1,0 +1,126 @@
+"""Every row of the table of methods on 5,000 images: does it train, does it beat pixels and the untrained network?
+
+Cost: one run per row, 10 epochs of the small ResNet, about 4 minutes each with one thread, two at a time: some 55
+minutes on two cores. What is done is not done again. One seed: this says that a method works, not which one is best.
+Settings are the rows' own, chosen on held-out training images where a row says so. Results go into
+benchmarks/results/all_methods.json and benchmarks/RESULTS.md.
+
+    make methods IMAGES=cifar10.tar
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glf.constrain.distribution import LAWS
+from glf.data import sources
+from glf.data.loader import draw
+from glf.methods import METHODS
+
+HERE = Path(__file__).parent
+RUNS = HERE.parent / "runs" / "all_methods"
+OUT, PAGE = HERE / "results" / "all_methods.json", HERE / "RESULTS.md"
+SPECS = [*METHODS, *(f"align+{law}" for law in LAWS)]
+TRAIN, VAL = 5_000, 500
+SETTINGS = ["--recipe", "tiny", "--val-images", str(VAL)]
+
+
+def subset(data: str) -> Path:
+    """5,500 training images, classes in proportion, and the whole test split."""
+    path = RUNS / "images.npz"
+    if not path.exists():
+        train, test = (sources.load(data, split) for split in ("train", "test"))
+        rows = draw(train.targets, TRAIN + VAL, seed=0)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        arrays = {"train_images": train.pixels[rows], "train_labels": train.targets[rows]}
+        arrays |= {"test_images": np.asarray(test.pixels[:]), "test_labels": test.targets}
+        np.savez(path, **arrays)
+    return path
+
+
+def one(spec: str, images: Path) -> str | None:
+    """Train and judge one row, unless it is there already; returns what went wrong."""
+    run = RUNS / spec
+    result = run / "result.json"
+    if result.exists() and "evaluation" in json.loads(result.read_text()):
+        return None
+    glf = str(Path(sys.executable).parent / "glf")
+    how = ["--resume"] if (run / "checkpoints" / "last.ckpt").exists() else ["--overwrite"]
+    train = [glf, "pretrain", "--method", spec, "--data", str(images), "--out", str(run), *SETTINGS, *how]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for command in (train, [glf, "evaluate", str(run)]):
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        if done.returncode:
+            return done.stderr.strip().splitlines()[-1]
+    return None
+
+
+def collected(data: str, failed: dict[str, str]) -> dict[str, Any]:
+    """What is done so far."""
+    rows: dict[str, Any] = {}
+    about: dict[str, Any] = {}
+    for spec in SPECS:
+        path = RUNS / spec / "result.json"
+        content = json.loads(path.read_text()) if path.exists() else {}
+        if "evaluation" not in content:
+            continue
+        found = content["evaluation"]["rows"]
+        rows |= {name: found[name] for name in ("pixels", "untrained") if name in found and name not in rows}
+        rows[spec] = found["trained"]
+        about = {"machine": content["machine"], "versions": content["versions"], "test": content["evaluation"]["test"]}
+    command = f"python benchmarks/all_methods.py --images {Path(data).name}"
+    return {"command": command, "train": TRAIN, "seed": 0, **about, "rows": rows, "failed": failed}
+
+
+def page(content: dict[str, Any]) -> str:
+    """The table, every row against pixels and the untrained network."""
+    rows = content["rows"]
+    reference = max(rows[name]["knn5"] for name in ("pixels", "untrained"))
+    machine = f"{content['machine']['cpu']}, {content['machine']['cores']} cores; torch {content['versions']['torch']}"
+    lines = [
+        "# Every method, on 5,000 images",
+        "",
+        f"Written by `{content['command']}`: {content['train']:,} training images, 10 epochs of the small ResNet, one",
+        f"seed, judged on {content['test']:,} test images. {machine}. Accuracies in per cent; rank and spread tell",
+        "whether features collapsed (spread 1 is a uniform cloud, 0 a point). One seed says that a method works, not",
+        "which one is better.",
+        "",
+        "| | 5-nn | linear | effective rank | spread | above pixels and untrained in 5-nn |",
+        "|---|---:|---:|---:|---:|---|",
+    ]
+    for name, row in rows.items():
+        verdict = "" if name in ("pixels", "untrained") else "yes" if row["knn5"] > reference else "**no**"
+        cells = [f"{100 * row['knn5']:.1f}", f"{100 * row['linear']:.1f}", f"{row['rank']:.1f}", f"{row['spread']:.2f}"]
+        lines.append(f"| {name} | {' | '.join(cells)} | {verdict} |")
+    lines += [f"\n{name} failed: {why}" for name, why in content["failed"].items()]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--images", required=True, help="CIFAR-10: a tar or folder with train and test")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at once, one thread each")
+    parser.add_argument("--only", nargs="*", default=SPECS)
+    options = parser.parse_args()
+    images, failed = subset(options.images), {}
+    with ThreadPoolExecutor(options.jobs) as pool:
+        waiting = {spec: pool.submit(one, spec, images) for spec in options.only}
+        for spec, done in waiting.items():
+            if (why := done.result()) is not None:
+                failed[spec] = why
+            content = collected(options.images, failed)
+            if {"pixels", "untrained"} <= content["rows"].keys():
+                OUT.write_text(json.dumps(content, indent=1) + "\n")
+                PAGE.write_text(page(content))
+    print(PAGE.read_text())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""Published settings by name: ``glf pretrain --method simclr --recipe cifar``.
+
+A recipe is a set of values for PretrainConfig and nothing more; whatever is given on the command line beside it
+counts. ``tiny`` trains on two cores in minutes. The others are the settings of the repository that is named, as far as
+they can be said in this frame, with the number that it reports: none of them has been run by us, for they take a GPU.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from glf.config import PretrainConfig, nearest
+
+_CIFAR = {
+    "backbone": "resnet18", "image_size": 32, "batch_size": 256, "epochs": 1000, "warmup_epochs": 10.0,
+    "optimizer": "lars", "colours": "exact",
+}  # fmt: skip
+_WMSE = {
+    "backbone": "resnet18", "image_size": 32, "batch_size": 512, "epochs": 1000, "warmup_epochs": 5.0,
+    "optimizer": "adamw", "lr": 1.5e-3, "weight_decay": 1e-6, "views": "wmse", "colours": "exact",
+}  # fmt: skip
+_IMAGENET = {"backbone": "resnet50", "image_size": 224, "colours": "exact"}
+_TINY = {"backbone": "small_resnet", "batch_size": 128, "epochs": 10}
+_SOLO = "solo-learn, online linear probe"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One method's settings on one kind of data."""
+
+    settings: dict[str, Any]
+    data: str
+    source: str
+    published: str  # accuracy in per cent, and of what
+    cost: str
+
+    def described(self, method: str, name: str) -> str:
+        """The command, where it is from, what was published, what it costs."""
+        command = f"glf pretrain --method {method} --recipe {name} --data {self.data}"
+        return f"{command}\n  from {self.source}; published: {self.published}; cost: {self.cost}"
+
+
+def _cifar(published: str, *, source: str = _SOLO, base: dict[str, Any] = _CIFAR, **settings: Any) -> Recipe:
+    epochs = settings.get("epochs", base["epochs"])
+    cost = f"ResNet-18 over {epochs * 50_000 / 1e6:g} million images"
+    return Recipe(settings={**base, **settings}, data="cifar10", source=source, published=published, cost=cost)
+
+
+def _imagenet(published: str, source: str, **settings: Any) -> Recipe:
+    cost = f"ResNet-50 over {settings['epochs'] * 1.281:.0f} million images"
+    return Recipe(settings={**_IMAGENET, **settings}, data="imagenet", source=source, published=published, cost=cost)
+
+
+def _wmse(published: str, **settings: Any) -> Recipe:
+    source = "W-MSE's repository, whose protocol the paper's Table 1 descends from; its Adam is our AdamW"
+    return _cifar(published, source=source, base=_WMSE, **settings)
+
+
+RECIPES: dict[str, dict[str, Recipe]] = {
+    "simclr": {
+        "cifar": _cifar("90.74 on CIFAR-10, 65.78 on CIFAR-100", lr=0.4, weight_decay=1e-4, views="symmetric",
+                        projector=(2048, 256), projector_norm=False, options={"temperature": 0.2}),
+        "wmse": _wmse("91.80 linear, 88.42 5-nn on CIFAR-10", projector=(1024, 64), options={"temperature": 0.5}),
+    },
+    "moco": {
+        "cifar": _cifar("92.94 on CIFAR-10, 69.89 on CIFAR-100", optimizer="sgd", lr=0.3, weight_decay=1e-4,
+                        views="weak", projector=(2048, 256), projector_norm=False, momentum=(0.99, 0.999),
+                        options={"temperature": 0.2, "queue": 32768}),
+        "imagenet": _imagenet("67.5 top-1", "facebookresearch/moco", epochs=200, batch_size=256,
+                              optimizer="sgd", lr=0.03, weight_decay=1e-4, warmup_epochs=0.0, views="weak",
+                              projector=(2048, 128), projector_norm=False, momentum=(0.999, 0.999),
+                              options={"temperature": 0.2, "queue": 65536}),
+    },
+    "simsiam": {
+        "cifar": _cifar("90.51 on CIFAR-10, 66.04 on CIFAR-100", optimizer="sgd", lr=0.5, weight_decay=1e-5,
+                        views="weak", projector=(2048, 2048), predictor=(512,)),
+        "imagenet": _imagenet("68.1 top-1", "facebookresearch/simsiam", epochs=100,
+                              batch_size=512, optimizer="sgd", lr=0.05, weight_decay=1e-4, warmup_epochs=0.0,
+                              views="weak", projector=(2048, 2048, 2048), predictor=(512,)),
+    },
+    "byol": {
+        "cifar": _cifar("92.58 on CIFAR-10, 70.46 on CIFAR-100", lr=1.0, weight_decay=1e-5, views="asymmetric",
+                        projector=(4096, 256), predictor=(4096,), momentum=(0.99, 1.0)),
+        "wmse": _wmse("91.73 linear, 89.45 5-nn on CIFAR-10", projector=(1024, 64), predictor=(1024,)),
+        "imagenet": _imagenet("74.3 top-1 (from memory of the paper)", "deepmind-research/byol", epochs=1000,
+                              batch_size=4096, optimizer="lars", lr=0.2, weight_decay=1.5e-6, warmup_epochs=10.0,
+                              views="asymmetric", projector=(4096, 256), predictor=(4096,), momentum=(0.996, 1.0)),
+    },
+    "barlow_twins": {
+        "cifar": _cifar("92.10 on CIFAR-10, 70.90 on CIFAR-100", lr=0.3, weight_decay=1e-4, views="asymmetric",
+                        projector=(2048, 2048, 2048), options={"redundancy": 0.0051}),
+        "imagenet": _imagenet("73.3 top-1", "facebookresearch/barlowtwins", epochs=1000,
+                              batch_size=2048, optimizer="lars", lr=0.2, weight_decay=1e-6, warmup_epochs=10.0,
+                              views="asymmetric", projector=(8192, 8192, 8192)),
+    },
+    "swav": {
+        "cifar": _cifar("89.17 on CIFAR-10, 64.88 on CIFAR-100", lr=0.6, weight_decay=1e-6, views="symmetric",
+                        projector=(2048, 128), prototypes=3000, options={"queue": 3840, "queue_epoch": 50}),
+        "imagenet": _imagenet("74.3 top-1", "facebookresearch/swav", epochs=400,
+                              batch_size=256, optimizer="lars", lr=0.6, weight_decay=1e-6, warmup_epochs=0.0,
+                              views="multicrop", projector=(2048, 128), prototypes=3000,
+                              options={"queue": 3840, "queue_epoch": 15}),
+    },
+    "wmse": {
+        "cifar": _cifar("88.67 on CIFAR-10, 61.33 on CIFAR-100", optimizer="adamw", lr=2e-3, weight_decay=1e-6,
+                        projector=(1024, 64), options={"size": 128, "rounds": 1}),
+        "wmse": _wmse("91.55 linear, 89.69 5-nn on CIFAR-10 with two views", projector=(1024, 64)),
+        "wmse4": _wmse("91.99 linear, 89.87 5-nn on CIFAR-10 with four views", projector=(1024, 64), views="wmse4",
+                       batch_size=256, lr=3e-3),
+    },
+    "ressl": {
+        "cifar": _cifar("90.63 on CIFAR-10, 65.92 on CIFAR-100", optimizer="sgd", lr=0.05, weight_decay=1e-4,
+                        projector=(4096, 256), projector_norm=False, momentum=(0.99, 1.0),
+                        options={"queue": 65536, "temperature": 0.1, "sharp": 0.04}),
+    },
+    "mec": {
+        "imagenet": _imagenet("none that we could verify", "xinliu20/MEC", epochs=100, batch_size=1024, optimizer="sgd",
+                              lr=0.5, weight_decay=1e-5, warmup_epochs=10.0, views="asymmetric",
+                              projector=(2048, 2048, 2048), predictor=(512,), momentum=(0.996, 1.0)),
+    },
+    "vicreg": {
+        "cifar": _cifar("92.07 on CIFAR-10, 68.54 on CIFAR-100", lr=0.3, weight_decay=1e-4, views="asymmetric",
+                        projector=(2048, 2048, 2048)),
+        "imagenet": _imagenet("73.2 top-1", "facebookresearch/vicreg", epochs=1000, batch_size=2048,
+                              optimizer="lars", lr=0.2, weight_decay=1e-6, warmup_epochs=10.0, views="asymmetric",
+                              projector=(8192, 8192, 8192)),
+    },
+    "vicregl": {
+        "imagenet": _imagenet("70.4 top-1 (71.2 at a share of 0.9)",
+                              "facebookresearch/VICRegL", epochs=300, batch_size=2048, optimizer="lars", lr=0.2,
+                              weight_decay=1e-6, warmup_epochs=10.0, views="asymmetric",
+                              projector=(8192, 8192, 8192), local=(512, 512, 512)),
+    },
+    "corinfomax": {
+        "cifar": _cifar("93.18 on CIFAR-10", source="serdarozsoy/corinfomax-ssl", optimizer="sgd", lr=0.25,
+                        weight_decay=1e-4, batch_size=512, projector=(2048, 2048, 64), options={"invariance": 250}),
+    },
+    "supcon": {
+        "cifar": _cifar("93.82 on CIFAR-10, 70.38 on CIFAR-100 (as L_in)", optimizer="sgd", lr=0.4, weight_decay=1e-5,
+                        views="symmetric", projector=(2048, 256), projector_norm=False, options={"temperature": 0.2}),
+    },
+}  # fmt: skip
+
+
+def recipe(method: str, name: str) -> Recipe:
+    """The recipe of that name for a method, or a ValueError with those that there are."""
+    base = method.partition("+")[0].strip().lower()
+    known = {"tiny": tiny(base), **RECIPES.get(base, {})}
+    if name not in known:
+        raise ValueError(f"{base} has no recipe {name!r}{nearest(name, known)} (it has: {', '.join(known)})")
+    return known[name]
+
+
+def tiny(method: str) -> Recipe:
+    """What trains on two cores in minutes: the small ResNet, and the row's own heads."""
+    return Recipe(
+        settings=_TINY,
+        data="fashion-mini",
+        source="ours",
+        published="none: it shows that a row trains",
+        cost="some three minutes for 5,000 images of 32 px on two cores",
+    )
+
+
+def with_recipe(config: PretrainConfig, name: str) -> PretrainConfig:
+    """A configuration with a recipe's values in it; its numbers of the method come with ``completed``."""
+    settings = {key: value for key, value in recipe(config.method, name).settings.items() if key != "options"}
+    return replace(config, recipe=name, **settings)
+
+
+def completed(config: PretrainConfig) -> PretrainConfig:
+    """The recipe's numbers of the method, where the configuration does not set them."""
+    if config.recipe is None:
+        return config
+    options = recipe(config.method, config.recipe).settings.get("options", {})
+    return replace(config, options={**options, **config.options})

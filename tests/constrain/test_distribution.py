@@ -1,0 +1,75 @@
+import pytest
+import torch
+from torch import Generator
+
+import reference
+from glf.constrain.distribution import LAWS, Distributed, dbscan, sliced_wasserstein
+from glf.nn.memory import covariance_of
+from glf.types import Embeddings
+from reference import draw
+
+
+def seeded() -> Generator:
+    return Generator().manual_seed(0)
+
+
+def test_sliced_wasserstein():
+    target, directions = draw(5, 3, seed=1), draw(3, 4, seed=2)
+    ours = lambda z: sliced_wasserstein(z, target, directions)  # noqa: E731
+    reference.check(ours, lambda z: reference.sliced_wasserstein(z, target, directions), draw(5, 3))
+
+
+def test_samples_follow_their_laws():
+    z = draw(20_000, 3) @ torch.tensor([[2.0, 0, 0], [1, 1, 0], [0, 0, 0.5]], dtype=torch.float64) + 3
+    some = z[:4_000]
+    sphere, cube, gaussian, isotropic = (
+        LAWS[law](some, seeded()) for law in ("sphere", "cube", "gaussian", "isotropic")
+    )
+    torch.testing.assert_close(sphere.norm(dim=1), torch.ones(4_000, dtype=z.dtype))
+    assert sphere.mean(0).abs().max() < 0.05
+    assert cube.abs().max() <= 1
+    torch.testing.assert_close(cube.var(0), torch.full((3,), 1 / 3, dtype=z.dtype), rtol=0.1, atol=0)
+    for sample, covariance in ((gaussian, covariance_of(some)), (isotropic, torch.eye(3, dtype=z.dtype))):
+        torch.testing.assert_close(sample.mean(0), some.mean(0), rtol=0, atol=0.15)
+        torch.testing.assert_close(covariance_of(sample), covariance, rtol=0.1, atol=0.15)
+
+
+def test_the_mixture_finds_the_clusters():
+    centres = torch.tensor([[5.0, 0], [-5, 0], [0, 5]], dtype=torch.float64).repeat_interleave(40, 0)
+    z = centres + 0.1 * draw(120, 2)
+    label = dbscan(z)
+    assert len(set(label.tolist()) - {-1}) == 3
+    sample = LAWS["mixture"](z, seeded())
+    assert sample.shape == z.shape
+    nearest = torch.cdist(sample, centres[::40]).min(1)
+    assert nearest.values.max() < 1
+    assert nearest.indices.bincount().min() >= 30
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_a_point_and_a_matching_batch(law):
+    """What follows the law costs little; a collapsed batch costs more wherever the law forbids it."""
+    term = Distributed(law)
+    batch = LAWS[law](draw(256, 4), seeded()).unsqueeze(0)
+    point = torch.full((1, 256, 4), 0.5, dtype=torch.float64)
+    good, bad = (float(term(Embeddings(z=z))) for z in (batch, point))
+    if law in ("gaussian", "mixture"):
+        assert bad == pytest.approx(0, abs=1e-9)  # a point is a Gaussian of its own
+    else:
+        assert good < 0.2 * bad
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_it_pulls_where_the_law_is_not_met(law):
+    z = (draw(2, 64, 3).exp()).requires_grad_()  # skewed, off-centre, of no unit scale
+    (gradient,) = torch.autograd.grad(Distributed(law)(Embeddings(z=z)), z)
+    assert gradient.abs().max() > 1e-5
+
+
+def test_draws_are_alike_everywhere_and_new_at_every_step():
+    a, b, e = Distributed("sphere"), Distributed("sphere"), Embeddings(z=draw(2, 16, 3))
+    first, second = a(e), a(e)
+    assert first != second
+    assert b(e) == first
+    with torch.no_grad():
+        assert a(e) == a(e)  # a look leaves no trace

@@ -1,0 +1,55 @@
+"""Recipes are values of PretrainConfig, each buildable, each with its command, cost and number."""
+
+import pytest
+import torch
+
+from glf.cli import _with_recipe, commands
+from glf.config import PretrainConfig, from_dict, to_dict
+from glf.data import views
+from glf.methods import METHODS, parse
+from glf.recipes import RECIPES, completed, recipe, with_recipe
+
+NAMED = [(method, name) for method in METHODS for name in ["tiny", *RECIPES.get(method, {})]]
+
+
+@pytest.mark.parametrize(("method", "name"), NAMED)
+def test_every_recipe_is_a_configuration(method: str, name: str) -> None:
+    config = completed(with_recipe(PretrainConfig(method=method), name))
+    assert config.recipe == name
+    assert from_dict(PretrainConfig, to_dict(config)) == config
+    row = parse(method)
+    row.build(**config.options)
+    assert len(views.recipe(config.views or row.views)) == 2 or row.many_views
+    text = recipe(method, name).described(method, name)
+    assert f"glf pretrain --method {method} --recipe {name} --data " in text
+    assert "published: " in text
+    assert "cost: " in text
+
+
+def test_every_method_of_the_table_has_a_tiny_one_and_no_other_method_has_any() -> None:
+    assert set(RECIPES) <= set(METHODS)
+    assert {method for method, name in NAMED if name == "tiny"} == set(METHODS)
+
+
+def test_unknown_recipes_are_refused_with_those_that_there_are() -> None:
+    with pytest.raises(ValueError, match=r"simclr has no recipe 'cifr' - did you mean 'cifar'.*tiny, cifar, wmse"):
+        recipe("simclr+adc", "cifr")
+
+
+def test_what_is_given_beside_a_recipe_counts() -> None:
+    import tyro
+
+    arguments = "pretrain --method moco+adc --recipe cifar --epochs 20 --lr=0.1".split()
+    flags = (tyro.conf.OmitArgPrefixes, tyro.conf.PositionalRequiredArgs)
+    arguments += ["--options", "queue", "64"]
+    config = completed(tyro.cli(commands(_with_recipe(arguments)), args=arguments, config=flags))
+    assert (config.method, config.recipe, config.epochs, config.lr) == ("moco+adc", "cifar", 20, 0.1)
+    assert (config.optimizer, config.batch_size, config.projector) == ("sgd", 256, (2048, 256))
+    assert config.options == {"temperature": 0.2, "queue": 64}
+
+
+def test_heads_of_a_recipe_reach_the_network(small_run) -> None:  # type: ignore[no-untyped-def]
+    run = small_run(method="swav", prototypes=7, projector=(9, 5), projector_norm=False, batch_size=32)
+    state = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+    assert state["network.prototypes.weight"].shape == (7, 5)
+    assert not any("network.student.1" in name and "running_mean" in name for name in state)
