@@ -99,6 +99,10 @@ def _print_method(console: Console, name: str) -> None:
     objective = method.build()
     console.print(f"[bold]{method.title}[/]: {_escape(method.paper)}", highlight=False)
     console.print("\n".join(f"  {part.role:10}{_escape(_described(weight, part))}" for weight, part in objective.parts))
+    for step in objective.through:
+        console.print(f"  map       {_escape(str(step.formula))}", highlight=False)
+    if method.architecture:
+        console.print(f"  beside    {_escape(method.architecture)}", highlight=False)
     options = "  ".join(f"{key} {value:g}" for key, value in method.options.items())
     console.print(f"options (--options NAME VALUE): {options or 'none'}", highlight=False)
     base = method.name.partition("+")[0]

@@ -106,10 +106,12 @@ def test_one_process_gathers_nothing():
     assert (rank(), world_size()) == (0, 1)
 
 
-def test_two_processes_train_one_run(tmp_path):
+@pytest.mark.parametrize("method", ["byol+adc", "pcl+sphere"])
+def test_two_processes_train_one_run(method, tmp_path):
     """The command line with two devices: one directory, one set of files, the global batch shared."""
-    command = [Path(sys.executable).parent / "glf", "pretrain", "--method", "byol+adc", "--out", tmp_path / "run"]
+    command = [Path(sys.executable).parent / "glf", "pretrain", "--method", method, "--out", tmp_path / "run"]
     small = "--device cpu --devices 2 --limit 320 --batch-size 64 --epochs 2 --val-images 64 --log-every 1".split()
+    small += "--options clusters 4".split() if method.startswith("pcl") else []
     done = subprocess.run([*command, *small], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("run       ") == 1

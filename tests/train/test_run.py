@@ -58,6 +58,35 @@ def test_every_method_trains_with_every_constraint(spec: str, small_run: Run) ->
         assert {"entropy/cal", "entropy/dat", "sharpens/dcm"} <= set(steps[0])
 
 
+@pytest.mark.parametrize("method", ["swav", "byol+adc", "moco", "relicv2", "supcon"])
+def test_small_crops_train(method: str, small_run: Run) -> None:
+    steps = [line for line in lines(small_run(method=method, views="multicrop")) if "loss" in line]
+    assert len(steps) == 2
+    assert all(math.isfinite(value) for line in steps for value in line.values())
+
+
+@pytest.mark.parametrize(
+    ("method", "words"), [("dcl", "DCL is defined for two views"), ("vicregl", "VICRegL is defined")]
+)
+def test_small_crops_are_refused_where_a_method_has_none(method: str, words: str, small_run: Run) -> None:
+    with pytest.raises(ValueError, match=words):
+        small_run(method=method, views="multicrop")
+
+
+@pytest.mark.parametrize("method", ["supcon", "supervised+adc"])
+def test_labels_are_asked_for_by_methods_that_learn_from_them(method: str, small_run: Run) -> None:
+    with pytest.raises(ValueError, match="learns from labels, and fashion-mini has none"):
+        small_run(method=method, labels="none", val_images=None)
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_prototypes_are_frozen_for_an_epoch(epochs: int, small_run: Run) -> None:
+    run = small_run(method="swav", epochs=epochs)
+    weight = checkpoint.load(run / "checkpoints" / "last.ckpt")["state_dict"]["network.prototypes.weight"]
+    untouched = torch.allclose(weight.norm(dim=1), torch.ones(len(weight)), atol=1e-6)  # as they are drawn
+    assert untouched == (epochs == 1)
+
+
 def test_what_a_run_leaves_behind(small_run: Run, console: Console) -> None:
     run = small_run(epochs=3, save_every=1, keep=2)
     names = {path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file()}
