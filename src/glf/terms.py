@@ -63,6 +63,14 @@ class Term(nn.Module):
         return configuration(self)
 
 
+class Tempered(Term):
+    """A term on similarities over a temperature."""
+
+    def __init__(self, temperature: float = 0.2) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+
 class Sum(Term):
     """A weighted sum of terms. ``25 * Variance() + 2 * Covariance()`` is one."""
 

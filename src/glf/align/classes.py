@@ -4,7 +4,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from glf.terms import Term, mean
+from glf.terms import Tempered, Term, mean
 from glf.types import Embeddings, Scalar
 
 
@@ -26,15 +26,11 @@ def same_class(z: Float[Tensor, "sample dim"], target: Int[Tensor, " sample"], t
     return -((u @ u.T / temperature * positive).sum(1) / positive.sum(1).clamp_min(1)).mean()
 
 
-class SameClass(Term):
+class SameClass(Tempered):
     """Every view of every image of one class is pulled together."""
 
     name, role, formula = "same_class", "align", "-mean_{same class} cos(z, z_p) / temperature"
     needs = frozenset({"z", "target"})
-
-    def __init__(self, temperature: float = 0.1) -> None:
-        super().__init__()
-        self.temperature = temperature
 
     def forward(self, e: Embeddings) -> Scalar:
         return same_class(e.z.flatten(0, 1), e.asked("target").repeat(len(e.z)), self.temperature)

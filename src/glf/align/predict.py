@@ -3,7 +3,7 @@
 from itertools import permutations
 
 from glf.align.distance import cosine, unit_distance
-from glf.terms import Term, across, mean
+from glf.terms import Tempered, Term, across, mean
 from glf.types import Embeddings, Scalar
 
 
@@ -23,32 +23,25 @@ class PredictTeacher(Term):
 
     name, role, formula = "predict_teacher", "align", "|unit p - unit teacher'|^2"
     needs = frozenset({"z", "p", "teacher"})
+    distance = staticmethod(unit_distance)
 
     def forward(self, e: Embeddings) -> Scalar:
         p, teacher = e.asked("p"), e.asked("teacher").detach()
-        return mean(unit_distance(p[v], teacher[w]) for v, w in across(p, teacher))
+        return mean(self.distance(p[v], teacher[w]) for v, w in across(p, teacher))
 
 
-class PredictTeacherCosine(Term):
+class PredictTeacherCosine(PredictTeacher):
     """MEC's first order: the same as a cosine, the first term of the coding length's series."""
 
-    name, role, formula = "predict_teacher", "align", "-cos(p, teacher')"
-    needs = frozenset({"z", "p", "teacher"})
-
-    def forward(self, e: Embeddings) -> Scalar:
-        p, teacher = e.asked("p"), e.asked("teacher").detach()
-        return mean(cosine(p[v], teacher[w]) for v, w in across(p, teacher))
+    formula = "-cos(p, teacher')"
+    distance = staticmethod(cosine)
 
 
-class MatchTeacher(Term):
+class MatchTeacher(Tempered):
     """MoCo: the projection of one view against the momentum encoder's of the other, over a temperature."""
 
     name, role, formula = "match_teacher", "align", "-cos(z, teacher') / temperature"
     needs = frozenset({"z", "teacher"})
-
-    def __init__(self, temperature: float = 0.2) -> None:
-        super().__init__()
-        self.temperature = temperature
 
     def forward(self, e: Embeddings) -> Scalar:
         teacher = e.asked("teacher").detach()

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glf.nn.memory import Clusters
-from glf.terms import Term, across, mean
+from glf.terms import Tempered, Term, across, mean
 from glf.types import Embeddings, Scalar
 
 
@@ -50,7 +50,7 @@ class Relation(Term):
         return mean(expected_similarity(weights, similarities(z, queue, self.temperature)) for z in e.z[:-1])
 
 
-class SwappedPrediction(Term):
+class SwappedPrediction(Tempered):
     """SwAV: each view's similarities to the prototypes under the other view's codes.
 
     Codes come from the views of full size, and every other view predicts them. Reference: Caron et al. 2020 (SwAV),
@@ -59,10 +59,6 @@ class SwappedPrediction(Term):
 
     name, role, formula = "swapped_prediction", "align", "-<code', cos(z, c)> / temperature"
     needs = frozenset({"z", "prototypes"})
-
-    def __init__(self, temperature: float = 0.1) -> None:
-        super().__init__()
-        self.temperature = temperature
 
     def forward(self, e: Embeddings) -> Scalar:
         codes, prototypes = e.asked("codes"), e.asked("prototypes")
@@ -115,7 +111,7 @@ def divergence(target: Float[Tensor, "batch entry"], logits: Float[Tensor, "batc
     return (log_p.exp() * (log_p - logits.log_softmax(-1))).sum(-1).mean()
 
 
-class Invariance(Term):
+class Invariance(Tempered):
     """ReLIC: what a view says about who it is among the batch does not depend on the augmentation.
 
     The Kullback-Leibler divergence between the two directions' distributions over the batch. Reference: Mitrovic et
@@ -125,10 +121,6 @@ class Invariance(Term):
 
     name, role, formula = "invariance", "align", "KL(sg p(z, teacher') | p(z', teacher))"
     needs = frozenset({"z", "teacher"})
-
-    def __init__(self, temperature: float = 0.1) -> None:
-        super().__init__()
-        self.temperature = temperature
 
     def forward(self, e: Embeddings) -> Scalar:
         teacher = e.asked("teacher").detach()

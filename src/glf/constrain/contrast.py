@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from glf.align.relate import cluster_logits, similarities
 from glf.nn.memory import Clusters, Queue
-from glf.terms import Term, Through, across, mean, two
+from glf.terms import Tempered, Term, Through, across, mean, two
 from glf.types import Embeddings, Scalar
 
 
@@ -31,15 +31,11 @@ def log_partition(z: Float[Tensor, "sample dim"], temperature: float) -> Scalar:
     return similarity.masked_fill(anchor, -torch.inf).logsumexp(-1).mean()
 
 
-class LogPartition(Term):
+class LogPartition(Tempered):
     """The log-partition over every view of every image of the batch."""
 
     name, role = "log_partition", "constrain"
     formula = "log sum_b exp(cos(z, z_b) / temperature)"
-
-    def __init__(self, temperature: float = 0.5) -> None:
-        super().__init__()
-        self.temperature = temperature
 
     def forward(self, e: Embeddings) -> Scalar:
         return log_partition(e.z.flatten(0, 1), self.temperature)
@@ -164,16 +160,12 @@ def queue_partition(
     return torch.cat((own, similarities(z, queue, temperature)), 1).logsumexp(1).mean()
 
 
-class QueuePartition(Term):
+class QueuePartition(Tempered):
     """MoCo: repelled from what the momentum encoder made of earlier images."""
 
     name, role = "queue_partition", "constrain"
     formula = "log(exp(cos(z, teacher') / temperature) + sum_j exp(cos(z, q_j) / temperature))"
     needs = frozenset({"z", "teacher"})
-
-    def __init__(self, temperature: float = 0.2) -> None:
-        super().__init__()
-        self.temperature = temperature
 
     def forward(self, e: Embeddings) -> Scalar:
         teacher, queue = e.asked("teacher").detach(), e.asked("queue")
@@ -192,29 +184,21 @@ def entry_partition(logits: Float[Tensor, "batch entry"]) -> Scalar:
     return logits.logsumexp(-1).mean()
 
 
-class RelationPartition(Term):
+class RelationPartition(Tempered):
     """ReSSL: the log-partition over the queue, of every view but the last, weak one."""
 
     name, role, formula = "relation_partition", "constrain", "log sum_j exp(cos(z, q_j) / temperature)"
-
-    def __init__(self, temperature: float = 0.1) -> None:
-        super().__init__()
-        self.temperature = temperature
 
     def forward(self, e: Embeddings) -> Scalar:
         queue = e.asked("queue")[-1]
         return mean(entry_partition(similarities(z, queue, self.temperature)) for z in e.z[:-1])
 
 
-class TeacherPartition(Term):
+class TeacherPartition(Tempered):
     """ReLIC: the log-partition over the momentum encoder's outputs of the whole batch."""
 
     name, role, formula = "teacher_partition", "constrain", "log sum_b exp(cos(z, teacher'_b) / temperature)"
     needs = frozenset({"z", "teacher"})
-
-    def __init__(self, temperature: float = 0.1) -> None:
-        super().__init__()
-        self.temperature = temperature
 
     def forward(self, e: Embeddings) -> Scalar:
         teacher = e.asked("teacher").detach()
@@ -232,15 +216,11 @@ class ClassPartition(Term):
         return mean(entry_partition(scores) for scores in e.asked("scores"))
 
 
-class PrototypePartition(Term):
+class PrototypePartition(Tempered):
     """SwAV: the log-partition over prototypes, for each view as often as it predicts another's codes."""
 
     name, role, formula = "prototype_partition", "constrain", "log sum_k exp(cos(z, c_k) / temperature)"
     needs = frozenset({"z", "prototypes"})
-
-    def __init__(self, temperature: float = 0.1) -> None:
-        super().__init__()
-        self.temperature = temperature
 
     def forward(self, e: Embeddings) -> Scalar:
         codes, prototypes = e.asked("codes"), e.asked("prototypes")
