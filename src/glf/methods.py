@@ -2,7 +2,8 @@
 
 A row also says which heads the pairing needs, which views it was published with, and what constrains it that is
 no summand of its loss. ``scale`` multiplies an added constraint, because losses differ in size: with it, one default
-of nu and upsilon gives ADC 30 to 55 % of the gradient at z in every row (mean over six epochs on fashion-mini).
+of nu and upsilon gives ADC 30 to 55 % of the gradient at z in nearly every row (means over three to six epochs on
+fashion-mini).
 """
 
 from dataclasses import replace
@@ -167,10 +168,10 @@ _ROWS = [
            paper="Caron et al. 2020, Unsupervised Learning of Visual Features by Contrasting Cluster Assignments",
            options={"temperature": 0.1, "sharpness": 0.05, "rounds": 3, "queue": 0, "queue_epoch": 15},
            heads=Heads(projector=(512, 128), prototypes=512, frozen_prototypes=1),
-           architecture="codes without gradient; prototypes of unit length"),
+           architecture="codes without gradient; prototypes of unit length", scale=0.3),
     Method(name="wmse", title="W-MSE", objective=wmse,
            paper="Ermolov et al. 2021, Whitening for Self-Supervised Representation Learning",
-           options={"size": 128, "rounds": 1}, heads=Heads(projector=(512, 64)), scale=0.2),
+           options={"size": 128, "rounds": 1}, heads=Heads(projector=(512, 64)), scale=2.0),
     Method(name="ressl", title="ReSSL", objective=ressl,
            paper="Zheng et al. 2021, ReSSL: Relational Self-Supervised Learning with Weak Augmentation",
            options={"temperature": 0.1, "sharp": 0.04, "queue": 4096}, views="ressl",
@@ -193,7 +194,7 @@ _ROWS = [
     Method(name="corinfomax", title="CorInfoMax", objective=corinfomax,
            paper="Ozsoy et al. 2022, Self-Supervised Learning with an Information Maximization Criterion",
            options={"invariance": 250.0, "old": 0.01},
-           heads=Heads(projector=(512, 512, 64), norm=False)),
+           heads=Heads(projector=(512, 512, 64), norm=False), scale=3.0),
     Method(name="relicv2", title="ReLICv2", objective=relicv2,
            paper="Tomasev et al. 2022, Pushing the Limits of Self-Supervised ResNets",
            options={"temperature": 0.2, "invariance": 1.0}, views="salient", heads=Heads(projector=(512, 128)),
@@ -205,7 +206,7 @@ _ROWS = [
     Method(name="hcl", title="HCL", objective=hcl,
            paper="Robinson et al. 2021, Contrastive Learning with Hard Negative Samples",
            options={"temperature": 0.5, "same": 0.1, "hardness": 1.0}, many_views=False,
-           heads=Heads(projector=(512, 128))),
+           heads=Heads(projector=(512, 128)), scale=0.7),
     Method(name="pcl", title="PCL", objective=pcl,
            paper="Li et al. 2021, Prototypical Contrastive Learning of Unsupervised Representations",
            options={"temperature": 0.2, "queue": 4096, "clusters": 64, "warmup": 1},
@@ -219,10 +220,10 @@ _ROWS = [
            paper="Li et al. 2022, MetAug: Contrastive Learning via Meta Feature Augmentation",
            options={"sharpness": 16, "generated": 1e-5, "step": 1.0},
            heads=Heads(projector=(512, 128), generator=(128,)),
-           architecture="generated features, which learn from where they would lead"),
+           architecture="generated features, which learn from where they would lead", scale=1.5),
     Method(name="supcon", title="SupCon", objective=supcon,
            paper="Khosla et al. 2020, Supervised Contrastive Learning",
-           options={"temperature": 0.1}, heads=Heads(projector=(512, 128))),
+           options={"temperature": 0.1}, heads=Heads(projector=(512, 128)), scale=1.5),
     Method(name="supervised", title="Cross-entropy", objective=supervised,
            paper="the usual classifier, with labels: ADC then acts on the backbone's own features",
            heads=Heads(projector=())),

@@ -123,7 +123,8 @@ def test_whoever_reads_the_batches_are_the_same(place, tmp_path, monkeypatch):
     prior = np.load(tmp_path / "prior.npy", mmap_mode="r")
 
     def feed(workers):
-        return loader(images, EpochBatches(np.arange(24), 5, seed=1), prior=prior, workers=workers)
+        batches = EpochBatches(np.arange(24), 5, seed=1)
+        return loader(images, batches, prior=prior, masks=images, workers=workers)  # any images do as masks
 
     anew = feed(1)
     anew.multiprocessing_context = "spawn"  # as on macOS and Windows: everything is sent, nothing is inherited

@@ -64,7 +64,8 @@ def test_kill_and_resume_gives_the_same_weights(method: str, tmp_path: Path) -> 
 
 def test_ctrl_c_ends_in_one_line_and_the_run_can_go_on(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    process = subprocess.Popen(glf("--out", str(run), *SETTINGS), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    long = ["400" if before == "--epochs" else value for before, value in zip(["", *SETTINGS], SETTINGS, strict=False)]
+    process = subprocess.Popen(glf("--out", str(run), *long), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     wait_for(run / "checkpoints" / "last.ckpt", process)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
