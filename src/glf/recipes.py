@@ -20,6 +20,7 @@ _WMSE = {
 }  # fmt: skip
 _IMAGENET = {"backbone": "resnet50", "image_size": 224, "colours": "exact"}
 _TINY = {"backbone": "small_resnet", "batch_size": 128, "epochs": 10}
+_TINY_OWN: dict[str, dict[str, Any]] = {"mec": {"options": {"warmup": 1}}}  # the default takes ten epochs
 _SOLO = "solo-learn, online linear probe"
 
 
@@ -153,7 +154,7 @@ def recipe(method: str, name: str) -> Recipe:
 def tiny(method: str) -> Recipe:
     """What trains on two cores in minutes: the small ResNet, and the row's own heads."""
     return Recipe(
-        settings=_TINY,
+        settings={**_TINY, **_TINY_OWN.get(method, {})},
         data="fashion-mini",
         source="ours",
         published="none: it shows that a row trains",
