@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,10 @@ def test_kill_and_resume_gives_the_same_weights(method: str, tmp_path: Path) -> 
 def test_ctrl_c_ends_in_one_line_and_the_run_can_go_on(tmp_path: Path) -> None:
     run = tmp_path / "run"
     long = ["400" if before == "--epochs" else value for before, value in zip(["", *SETTINGS], SETTINGS, strict=False)]
-    process = subprocess.Popen(glf("--out", str(run), *long), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a test run in the background may be deaf to it
+    process = subprocess.Popen(
+        glf("--out", str(run), *long), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=heard
+    )
     wait_for(run / "checkpoints" / "last.ckpt", process)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
