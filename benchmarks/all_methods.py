@@ -10,14 +10,12 @@ benchmarks/results/all_methods.json and benchmarks/RESULTS.md.
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from runs import read, train_and_judge
 
 from glf.constrain.distribution import LAWS
 from glf.data import sources
@@ -46,20 +44,8 @@ def subset(data: str) -> Path:
 
 
 def one(spec: str, images: Path) -> str | None:
-    """Train and judge one row, unless it is there already; returns what went wrong."""
-    run = RUNS / spec
-    result = run / "result.json"
-    if result.exists() and "evaluation" in json.loads(result.read_text()):
-        return None
-    glf = str(Path(sys.executable).parent / "glf")
-    how = ["--resume"] if (run / "checkpoints" / "last.ckpt").exists() else ["--overwrite"]
-    train = [glf, "pretrain", "--method", spec, "--data", str(images), "--out", str(run), *SETTINGS, *how]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    for command in (train, [glf, "evaluate", str(run)]):
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-        if done.returncode:
-            return done.stderr.strip().splitlines()[-1]
-    return None
+    """Train and judge one row; returns what went wrong."""
+    return train_and_judge(RUNS / spec, ["--method", spec, "--data", str(images), *SETTINGS])
 
 
 def collected(data: str, failed: dict[str, str]) -> dict[str, Any]:
@@ -67,9 +53,8 @@ def collected(data: str, failed: dict[str, str]) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     about: dict[str, Any] = {}
     for spec in SPECS:
-        path = RUNS / spec / "result.json"
-        content = json.loads(path.read_text()) if path.exists() else {}
-        if "evaluation" not in content:
+        content = read(RUNS / spec)
+        if content is None:
             continue
         found = content["evaluation"]["rows"]
         rows |= {name: found[name] for name in ("pixels", "untrained") if name in found and name not in rows}
@@ -83,7 +68,9 @@ def page(content: dict[str, Any]) -> str:
     """The table, every row against pixels and the untrained network."""
     rows = content["rows"]
     reference = max(rows[name]["knn5"] for name in ("pixels", "untrained"))
-    machine = f"{content['machine']['cpu']}, {content['machine']['cores']} cores; torch {content['versions']['torch']}"
+    machine = (
+        f"{content['machine']['processor']}, {content['machine']['cores']} cores; torch {content['versions']['torch']}"
+    )
     lines = [
         "# Every method, on 5,000 images",
         "",

@@ -10,50 +10,29 @@ simsiam+adc had been judged once with another scale. Results: benchmarks/results
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
+
+from runs import read, train_and_judge
 
 METHODS = ("simclr", "simsiam", "byol", "barlow_twins", "vicreg")
 CONSTRAINTS = ("none", "adc")
 SETTINGS = ["--data", "fashion-mini", "--views", "gentle", "--batch-size", "128", "--colours", "exact"]
 HERE = Path(__file__).parent
+RUNS = HERE.parent / "runs" / "readme_table"
 OUT = HERE / "results" / "readme_table.json"
 
 
-def one(spec: tuple[str, str, int], epochs: int, threads: int) -> None:
+def one(spec: tuple[str, str, int], epochs: int) -> None:
     """Train and judge one run, unless it is there already."""
     method, constraint, seed = spec
-    run = HERE.parent / "runs" / "readme_table" / f"{method}-{constraint}-{epochs}-{seed}"
-    result = run / "result.json"
-    if result.exists() and "evaluation" in json.loads(result.read_text()):
-        return
-    glf = [str(Path(sys.executable).parent / "glf")]
-    how = ["--resume"] if (run / "checkpoints" / "last.ckpt").exists() else ["--overwrite"]
-    name = method if constraint == "none" else f"{method}+{constraint}"
-    train = [
-        *glf,
-        "pretrain",
-        "--method",
-        name,
-        "--seed",
-        str(seed),
-        "--epochs",
-        str(epochs),
-        "--out",
-        str(run),
-        *SETTINGS,
-    ]
-    judge = [*glf, "evaluate", str(run)]
-    if (method, constraint) != (METHODS[0], "none"):  # pixels and the untrained network once per seed
-        judge.append("--no-references")
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    for command in ([*train, *how], judge):
-        subprocess.run(command, stdout=subprocess.DEVNULL, env=environment, check=True)
+    settings = ["--method", f"{method}+{constraint}", "--seed", str(seed), "--epochs", str(epochs), *SETTINGS]
+    # pixels and the untrained network once per seed
+    judging = [] if (method, constraint) == (METHODS[0], "none") else ["--no-references"]
+    if why := train_and_judge(RUNS / f"{method}-{constraint}-{epochs}-{seed}", settings, judging):
+        raise SystemExit(f"{method}+{constraint}, seed {seed}: {why}")
 
 
 def main() -> None:
@@ -64,7 +43,7 @@ def main() -> None:
     options = parser.parse_args()
     specs = [(m, c, s) for s, m, c in product(range(options.seeds), METHODS, CONSTRAINTS)]
     with ThreadPoolExecutor(options.jobs) as pool:
-        for done in [pool.submit(one, spec, options.epochs, max(1, 2 // options.jobs)) for spec in specs]:
+        for done in [pool.submit(one, spec, options.epochs) for spec in specs]:
             done.result()
             write(options.epochs)
     print(write(options.epochs))
@@ -72,12 +51,11 @@ def main() -> None:
 
 def write(epochs: int) -> str:
     """Collect what is done into the JSON file, and return the table."""
-    runs = HERE.parent / "runs" / "readme_table"
     found: dict[str, dict[int, dict[str, float]]] = {}
     machine: dict[str, object] = {}
-    for path in sorted(runs.glob(f"*-{epochs}-*/result.json")):
-        content = json.loads(path.read_text())
-        if "evaluation" not in content:
+    for path in sorted(RUNS.glob(f"*-{epochs}-*/result.json")):
+        content = read(path.parent)
+        if content is None:
             continue
         method, constraint, _, seed = path.parent.name.split("-")
         rows = content["evaluation"]["rows"]

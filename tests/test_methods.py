@@ -221,6 +221,13 @@ def test_unknown_options_are_refused_with_the_nearest(spec, words):
         parse(spec).build(temprature=0.1)
 
 
+@pytest.mark.parametrize("queue", [9.5, float("nan"), float("inf")])
+def test_options_that_count_are_whole_numbers(queue):
+    with pytest.raises(ValueError, match="moco takes a whole number for queue, not"):
+        parse("moco").build(queue=queue)
+    assert parse("moco").build(queue=9.0).through[0].memory.size == 9
+
+
 STATEFUL = [*METHODS, *(f"align+{law}" for law in LAWS)]
 SMALL = {"moco": {"queue": 9}, "ressl": {"queue": 9}, "pcl": {"queue": 9, "clusters": 2}, "wmse": {"size": 6}}
 SMALL["swav"] = {"queue": 9, "queue_epoch": 0}

@@ -25,17 +25,13 @@ def main(arguments: list[str] | None = None) -> None:
     """The entry point. Mistakes of the caller end in one line and exit code 2; GLF_DEBUG=1 shows the traceback."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        preset = _with_recipe(arguments)
-    except ValueError as error:
-        _fail(str(error), 2)
-    config: Any = tyro.cli(
-        commands(preset),
-        prog="glf",
-        description="Self-supervised image representations: an aligning part plus a constraining part.",
-        args=arguments,
-        config=(tyro.conf.OmitArgPrefixes, tyro.conf.PositionalRequiredArgs),
-    )
-    try:
+        config: Any = tyro.cli(
+            commands(_with_recipe(arguments)),
+            prog="glf",
+            description="Self-supervised image representations: an aligning part plus a constraining part.",
+            args=arguments,
+            config=(tyro.conf.OmitArgPrefixes, tyro.conf.PositionalRequiredArgs),
+        )
         if isinstance(config, PretrainConfig) and config.recipe is not None:
             from glf.recipes import completed
 
@@ -93,7 +89,7 @@ def run(config: PretrainConfig | EvaluateConfig | ReportConfig | MethodsConfig) 
 
 def _print_method(console: Console, name: str) -> None:
     from glf.methods import parse
-    from glf.recipes import RECIPES, tiny
+    from glf.recipes import recipes
 
     method = parse(name)
     objective = method.build()
@@ -105,8 +101,7 @@ def _print_method(console: Console, name: str) -> None:
         console.print(f"  beside    {_escape(method.architecture)}", highlight=False)
     options = "  ".join(f"{key} {value:g}" for key, value in method.options.items())
     console.print(f"options (--options NAME VALUE): {options or 'none'}", highlight=False)
-    base = method.name.partition("+")[0]
-    for key, recipe in {"tiny": tiny(base), **RECIPES.get(base, {})}.items():
+    for key, recipe in recipes(method.name).items():
         console.print(_escape(recipe.described(method.name, key)), highlight=False, soft_wrap=True)
 
 

@@ -10,7 +10,8 @@ from glf.objective import Objective
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """One row. ``objective(**options)`` builds it; ``options`` holds the defaults of what can be set."""
+    """One row. ``objective(**options)`` builds it; ``options`` holds the defaults of what can be set, whole numbers
+    where only those make sense."""
 
     name: str
     title: str
@@ -26,8 +27,11 @@ class Method:
 
     def build(self, **options: float) -> Objective:
         """The objective, with options that the row knows."""
-        for name in options:
+        for name, value in options.items():
             if name not in self.options:
                 known = ", ".join(self.options) or "none"
                 raise ValueError(f"{self.name} has no option {name!r}{nearest(name, self.options)} (it has: {known})")
-        return self.objective(**{**self.options, **options})
+            if isinstance(self.options[name], int) and not float(value).is_integer():
+                raise ValueError(f"{self.name} takes a whole number for {name}, not {value:g}")
+        given = {name: type(self.options[name])(value) for name, value in options.items()}
+        return self.objective(**{**self.options, **given})

@@ -38,9 +38,9 @@ def simclr(temperature: float) -> Objective:
     return Objective(align=Cosine(temperature), constrain=K.LogPartition(temperature))
 
 
-def moco(temperature: float, queue: float) -> Objective:
+def moco(temperature: float, queue: int) -> Objective:
     constrain = K.QueuePartition(temperature)
-    return Objective(align=MatchTeacher(temperature), constrain=constrain, through=[K.FromQueue(int(queue))])
+    return Objective(align=MatchTeacher(temperature), constrain=constrain, through=[K.FromQueue(queue)])
 
 
 def simsiam() -> Objective:
@@ -55,22 +55,22 @@ def barlow_twins(redundancy: float) -> Objective:
     return Objective(align=1 * Diagonal(), constrain=redundancy * Redundancy(), through=[Standardise()])
 
 
-def swav(temperature: float, sharpness: float, rounds: float, queue: float, queue_epoch: float) -> Objective:
-    codes = Codes(sharpness=sharpness, rounds=int(rounds), queue=int(queue), queue_epoch=queue_epoch)
+def swav(temperature: float, sharpness: float, rounds: int, queue: int, queue_epoch: float) -> Objective:
+    codes = Codes(sharpness=sharpness, rounds=rounds, queue=queue, queue_epoch=queue_epoch)
     return Objective(SwappedPrediction(temperature), K.PrototypePartition(temperature), through=[codes])
 
 
-def wmse(size: float, rounds: float) -> Objective:
-    return Objective(align=UnitDistance(), through=[Whiten(int(size), int(rounds))])
+def wmse(size: int, rounds: int) -> Objective:
+    return Objective(align=UnitDistance(), through=[Whiten(size, rounds)])
 
 
-def ressl(temperature: float, sharp: float, queue: float) -> Objective:
+def ressl(temperature: float, sharp: float, queue: int) -> Objective:
     constrain = K.RelationPartition(temperature)
-    return Objective(Relation(temperature, sharp), constrain, through=[K.FromQueue(int(queue))])
+    return Objective(Relation(temperature, sharp), constrain, through=[K.FromQueue(queue)])
 
 
-def mec(distortion: float, order: float, warmup: float) -> Objective:
-    return Objective(align=PredictTeacherCosine(), constrain=CodingLength(distortion, int(order), warmup))
+def mec(distortion: float, order: int, warmup: float) -> Objective:
+    return Objective(align=PredictTeacherCosine(), constrain=CodingLength(distortion, order, warmup))
 
 
 def vicreg(invariance: float, variance: float, covariance: float) -> Objective:
@@ -79,14 +79,11 @@ def vicreg(invariance: float, variance: float, covariance: float) -> Objective:
     return Objective(align=invariance * MSE(), constrain=constrain)
 
 
-def vicregl(
-    invariance: float, variance: float, covariance: float, share: float, first: float, second: float
-) -> Objective:
-    matches = (int(first), int(second))
+def vicregl(invariance: float, variance: float, covariance: float, share: float, first: int, second: int) -> Objective:
     whole = variance * Variance() + covariance * Covariance()
-    local = variance * LocalVariance(*matches) + covariance * LocalCovariance(*matches)
+    local = variance * LocalVariance(first, second) + covariance * LocalCovariance(first, second)
     return Objective(
-        align=share * (invariance * MSE()) + (1 - share) * (invariance * LocalMSE(*matches)),
+        align=share * (invariance * MSE()) + (1 - share) * (invariance * LocalMSE(first, second)),
         constrain=share * whole + (1 - share) * local,
     )
 
@@ -108,13 +105,12 @@ def hcl(temperature: float, same: float, hardness: float) -> Objective:
     return Objective(align=Cosine(temperature), constrain=K.DebiasedPartition(temperature, same, hardness))
 
 
-def pcl(temperature: float, queue: float, clusters: float, warmup: float) -> Objective:
-    counts = (int(clusters), 2 * int(clusters), 4 * int(clusters))
-    memory = Clusters(counts, temperature, int(warmup))
+def pcl(temperature: float, queue: int, clusters: int, warmup: int) -> Objective:
+    memory = Clusters((clusters, 2 * clusters, 4 * clusters), temperature, warmup)
     return Objective(
         align=MatchTeacher(temperature) + ClusterMatch(memory),
         constrain=K.QueuePartition(temperature) + K.ClusterPartition(memory),
-        through=[K.FromQueue(int(queue))],
+        through=[K.FromQueue(queue)],
     )
 
 
@@ -166,7 +162,7 @@ _ROWS = [
            options={"redundancy": 0.0051}, heads=Heads(projector=(512, 512)), scale=200.0),
     Method(name="swav", title="SwAV", objective=swav,
            paper="Caron et al. 2020, Unsupervised Learning of Visual Features by Contrasting Cluster Assignments",
-           options={"temperature": 0.1, "sharpness": 0.05, "rounds": 3, "queue": 0, "queue_epoch": 15},
+           options={"temperature": 0.1, "sharpness": 0.05, "rounds": 3, "queue": 0, "queue_epoch": 15.0},
            heads=Heads(projector=(512, 128), prototypes=512, frozen_prototypes=1),
            architecture="codes without gradient; prototypes of unit length", scale=0.3),
     Method(name="wmse", title="W-MSE", objective=wmse,
@@ -179,7 +175,7 @@ _ROWS = [
            architecture=f"{_MOVING}, which sees the weak view and is sharper"),
     Method(name="mec", title="MEC", objective=mec,
            paper="Liu et al. 2022, Self-Supervised Learning via Maximum Entropy Coding",
-           options={"distortion": 64, "order": 4, "warmup": 10},
+           options={"distortion": 64.0, "order": 4, "warmup": 10.0},
            heads=Heads(projector=(512, 512), last_norm=True, predictor=(128,)), teacher=(0.99, 1.0), scale=0.1,
            architecture=f"{_MOVING}; predictor, batch normalisation of z"),
     Method(name="vicreg", title="VICReg", objective=vicreg,
@@ -188,7 +184,7 @@ _ROWS = [
            heads=Heads(projector=(512, 512)), scale=10.0),
     Method(name="vicregl", title="VICRegL", objective=vicregl,
            paper="Bardes et al. 2022, VICRegL: Self-Supervised Learning of Local Visual Features",
-           options={"invariance": 25, "variance": 25, "covariance": 1, "share": 0.75, "first": 20, "second": 4},
+           options={"invariance": 25.0, "variance": 25.0, "covariance": 1.0, "share": 0.75, "first": 20, "second": 4},
            many_views=False, heads=Heads(projector=(512, 512), local=(128, 128)), scale=10.0,
            architecture="cells matched without gradient"),
     Method(name="corinfomax", title="CorInfoMax", objective=corinfomax,
@@ -218,7 +214,7 @@ _ROWS = [
            heads=Heads(projector=(512, 128))),
     Method(name="metaug", title="MetAug", objective=metaug,
            paper="Li et al. 2022, MetAug: Contrastive Learning via Meta Feature Augmentation",
-           options={"sharpness": 16, "generated": 1e-5, "step": 1.0},
+           options={"sharpness": 16.0, "generated": 1e-5, "step": 1.0},
            heads=Heads(projector=(512, 128), generator=(128,)),
            architecture="generated features, which learn from where they would lead", scale=1.5),
     Method(name="supcon", title="SupCon", objective=supcon,

@@ -142,12 +142,21 @@ RECIPES: dict[str, dict[str, Recipe]] = {
 }  # fmt: skip
 
 
+def recipes(method: str) -> dict[str, Recipe]:
+    """All recipes of a method, with or without a constraint, by name."""
+    base = _base(method)
+    return {"tiny": tiny(base), **RECIPES.get(base, {})}
+
+
+def _base(method: str) -> str:
+    return method.partition("+")[0].strip().lower()
+
+
 def recipe(method: str, name: str) -> Recipe:
     """The recipe of that name for a method, or a ValueError with those that there are."""
-    base = method.partition("+")[0].strip().lower()
-    known = {"tiny": tiny(base), **RECIPES.get(base, {})}
+    known = recipes(method)
     if name not in known:
-        raise ValueError(f"{base} has no recipe {name!r}{nearest(name, known)} (it has: {', '.join(known)})")
+        raise ValueError(f"{_base(method)} has no recipe {name!r}{nearest(name, known)} (it has: {', '.join(known)})")
     return known[name]
 
 

@@ -70,7 +70,7 @@ class Local(Term):
 
     def __init__(self, first: int = 20, second: int = 4) -> None:
         super().__init__()
-        self.first, self.second = int(first), int(second)
+        self.first, self.second = first, second
 
     def sets(self, e: Embeddings) -> list[tuple[Tensor, Tensor]]:
         return matches(e, self.first, self.second)

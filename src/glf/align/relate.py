@@ -19,6 +19,28 @@ def similarities(
     return F.normalize(z, dim=-1) @ F.normalize(to, dim=-1).T / temperature
 
 
+def to_prototypes(e: Embeddings, temperature: float) -> list[Float[Tensor, "batch prototype"]]:
+    """Every view's similarities to the prototypes, computed once for the aligning and the constraining part."""
+    prototypes = e.asked("prototypes")
+    return e.once(("to_prototypes", temperature), lambda: [similarities(z, prototypes, temperature) for z in e.z])
+
+
+def to_queue(e: Embeddings, temperature: float) -> list[Float[Tensor, "batch entry"]]:
+    """The strong views' similarities to the weak view's queue, likewise."""
+    queue = e.asked("queue")[-1]
+    return e.once(("to_queue", temperature), lambda: [similarities(z, queue, temperature) for z in e.z[:-1]])
+
+
+def to_teacher(e: Embeddings, temperature: float) -> dict[tuple[int, int], Float[Tensor, "batch entry"]]:
+    """Each view's similarities to the teacher's outputs of each other view, likewise."""
+    teacher = e.asked("teacher").detach()
+    pairs = across(e.z, teacher)
+    return e.once(
+        ("to_teacher", temperature),
+        lambda: {(v, w): similarities(e.z[v], teacher[w], temperature) for v, w in pairs},
+    )
+
+
 def expected_similarity(weights: Float[Tensor, "batch entry"], logits: Float[Tensor, "batch entry"]) -> Scalar:
     r"""The logits' mean under fixed weights: what a cross-entropy has beside its log-sum-exp.
 
@@ -45,9 +67,8 @@ class Relation(Term):
         self.temperature, self.sharp = temperature, sharp
 
     def forward(self, e: Embeddings) -> Scalar:
-        queue = e.asked("queue")[-1]
-        weights = similarities(e.asked("teacher")[-1].detach(), queue, self.sharp).softmax(-1)
-        return mean(expected_similarity(weights, similarities(z, queue, self.temperature)) for z in e.z[:-1])
+        weights = similarities(e.asked("teacher")[-1].detach(), e.asked("queue")[-1], self.sharp).softmax(-1)
+        return mean(expected_similarity(weights, logits) for logits in to_queue(e, self.temperature))
 
 
 class SwappedPrediction(Tempered):
@@ -61,8 +82,7 @@ class SwappedPrediction(Tempered):
     needs = frozenset({"z", "prototypes"})
 
     def forward(self, e: Embeddings) -> Scalar:
-        codes, prototypes = e.asked("codes"), e.asked("prototypes")
-        logits = [similarities(z, prototypes, self.temperature) for z in e.z]
+        codes, logits = e.asked("codes"), to_prototypes(e, self.temperature)
         return mean(expected_similarity(codes[w], logits[v]) for v, w in across(e.z, codes))
 
 
@@ -84,8 +104,7 @@ class ClusterMatch(Term):
         if not c.ready:
             return 0.0 * e.z.sum()
         own = assignments(c, row)
-        logits = [cluster_logits(z, c) for z in e.z]
-        return mean(-logit.gather(1, own).mean() for logit in logits)
+        return mean(-logits.gather(1, own).mean() for logits in to_clusters(e, c))
 
 
 def assignments(clusters: Clusters, row: Int[Tensor, " batch"]) -> Int[Tensor, "batch kind"]:
@@ -94,9 +113,10 @@ def assignments(clusters: Clusters, row: Int[Tensor, " batch"]) -> Int[Tensor, "
     return clusters.assigned[:, row].T + starts
 
 
-def cluster_logits(z: Float[Tensor, "batch dim"], clusters: Clusters) -> Float[Tensor, "batch entry"]:
-    """Cosines with all centres, each over its concentration."""
-    return F.normalize(z, dim=-1) @ clusters.centres.to(z).T / clusters.concentration.to(z)
+def to_clusters(e: Embeddings, clusters: Clusters) -> list[Float[Tensor, "batch entry"]]:
+    """Every view's cosines with all centres, each over its concentration; computed once."""
+    centres, concentration = clusters.centres.to(e.z), clusters.concentration.to(e.z)
+    return e.once("to_clusters", lambda: [F.normalize(z, dim=-1) @ centres.T / concentration for z in e.z])
 
 
 def divergence(target: Float[Tensor, "batch entry"], logits: Float[Tensor, "batch entry"]) -> Scalar:
@@ -123,6 +143,5 @@ class Invariance(Tempered):
     needs = frozenset({"z", "teacher"})
 
     def forward(self, e: Embeddings) -> Scalar:
-        teacher = e.asked("teacher").detach()
-        logits = {(v, w): similarities(e.z[v], teacher[w], self.temperature) for v, w in across(e.z, teacher)}
+        logits = to_teacher(e, self.temperature)
         return mean(divergence(logits[a], logits[b]) for a, b in permutations(logits, 2))

@@ -53,9 +53,10 @@ class UnifiedMatch(Term):
         self.needs = frozenset({"z", "generated"}) if generated else frozenset({"z"})
 
     def forward(self, e: Embeddings) -> Scalar:
-        return unified(samples(e, self.generated), self.sharpness)[0].mean()
+        return unified_of(e, self.sharpness, self.generated)[0].mean()
 
 
-def samples(e: Embeddings, generated: bool) -> Float[Tensor, "view batch dim"]:
-    """The views, with the generated ones as further views."""
-    return torch.cat((e.z, e.asked("generated").detach())) if generated else e.z
+def unified_of(e: Embeddings, sharpness: float, generated: bool) -> tuple[PerSample, PerSample]:
+    """Both log-sum-exps of the views, with generated ones as further views; computed once for both parts."""
+    samples = torch.cat((e.z, e.asked("generated").detach())) if generated else e.z
+    return e.once(("unified", sharpness, generated), lambda: unified(samples, sharpness))

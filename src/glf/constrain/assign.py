@@ -46,8 +46,8 @@ class Codes(Through):
         self, full: int = 2, sharpness: float = 0.05, rounds: int = 3, queue: int = 0, queue_epoch: float = 15.0
     ) -> None:
         super().__init__()
-        self.full, self.sharpness, self.rounds = full, sharpness, int(rounds)
-        self.queue, self.queue_epoch = int(queue), queue_epoch
+        self.full, self.sharpness, self.rounds = full, sharpness, rounds
+        self.queue, self.queue_epoch = queue, queue_epoch
         self.memory = Queue(self.queue) if self.queue else None
 
     def forward(self, e: Embeddings) -> Embeddings:

@@ -67,7 +67,7 @@ class CodingLength(Term):
 
     def __init__(self, distortion: float = 64.0, order: int = 4, warmup_epochs: float = 10.0) -> None:
         super().__init__()
-        self.distortion, self.order, self.warmup_epochs = distortion, int(order), warmup_epochs
+        self.distortion, self.order, self.warmup_epochs = distortion, order, warmup_epochs
 
     def forward(self, e: Embeddings) -> Scalar:
         p, teacher = e.asked("p"), e.asked("teacher").detach()

@@ -8,7 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from glf.align.relate import cluster_logits, similarities
+from glf.align.relate import similarities, to_clusters, to_prototypes, to_queue, to_teacher
+from glf.constrain.kernels import off_diagonal
 from glf.nn.memory import Clusters, Queue
 from glf.terms import Tempered, Term, Through, across, mean, two
 from glf.types import Embeddings, Scalar
@@ -68,13 +69,10 @@ def debiased_partition(
     n, z = len(z0), torch.cat((z0, z1))
     logits = similarities(z, z, temperature)
     image = torch.arange(n, device=z.device).repeat(2)
-    positive = logits.diagonal(n)  # of the first view; the same for the second
-    positive = torch.cat((positive, positive))
-    others = logits.masked_fill(image.unsqueeze(1) == image, -torch.inf)
+    positive = logits.diagonal(n).repeat(2)  # the same from either view
+    importance = (hardness * logits).masked_fill(image.unsqueeze(1) == image, -torch.inf)
     count = 2 * n - 2
-    # log of sum_b w_ab exp(s_ab), with w_ab as above
-    weighed = (others * (1 + hardness)).logsumexp(1) - (others * hardness).logsumexp(1) if hardness else None
-    total = others.logsumexp(1).exp() if weighed is None else (weighed + math.log(count)).exp()
+    total = count * ((logits + importance).logsumexp(1) - importance.logsumexp(1)).exp()  # sum_b w_ab exp(s_ab)
     debiased = (total - count * same * positive.exp()) / (1 - same)
     return (positive.exp() + debiased.clamp_min(count * math.exp(-1 / temperature))).log().mean()
 
@@ -108,9 +106,7 @@ def polarisation(z: Float[Tensor, "sample dim"], near: float, far: float) -> Sca
     """
     u = F.normalize(z, dim=-1)
     distance = (1 - u @ u.T) / 2
-    gap = ((near - distance) * (distance - far)).neg().clamp_max(0).neg()
-    off = ~torch.eye(len(z), dtype=torch.bool, device=z.device)
-    return (gap * off).sum() / (len(z) * (len(z) - 1))
+    return off_diagonal(((near - distance) * (distance - far)).clamp_min(0)).mean()
 
 
 class Polarisation(Term):
@@ -190,8 +186,7 @@ class RelationPartition(Tempered):
     name, role, formula = "relation_partition", "constrain", "log sum_j exp(cos(z, q_j) / temperature)"
 
     def forward(self, e: Embeddings) -> Scalar:
-        queue = e.asked("queue")[-1]
-        return mean(entry_partition(similarities(z, queue, self.temperature)) for z in e.z[:-1])
+        return mean(entry_partition(logits) for logits in to_queue(e, self.temperature))
 
 
 class TeacherPartition(Tempered):
@@ -201,9 +196,7 @@ class TeacherPartition(Tempered):
     needs = frozenset({"z", "teacher"})
 
     def forward(self, e: Embeddings) -> Scalar:
-        teacher = e.asked("teacher").detach()
-        pairs = across(e.z, teacher)
-        return mean(entry_partition(similarities(e.z[v], teacher[w], self.temperature)) for v, w in pairs)
+        return mean(entry_partition(logits) for logits in to_teacher(e, self.temperature).values())
 
 
 class ClassPartition(Term):
@@ -223,9 +216,8 @@ class PrototypePartition(Tempered):
     needs = frozenset({"z", "prototypes"})
 
     def forward(self, e: Embeddings) -> Scalar:
-        codes, prototypes = e.asked("codes"), e.asked("prototypes")
-        values = [entry_partition(similarities(z, prototypes, self.temperature)) for z in e.z]
-        return mean(values[v] for v, _ in across(e.z, codes))
+        values = [entry_partition(logits) for logits in to_prototypes(e, self.temperature)]
+        return mean(values[v] for v, _ in across(e.z, e.asked("codes")))
 
 
 class ClusterPartition(Term):
@@ -241,5 +233,5 @@ class ClusterPartition(Term):
         c = self.clusters
         if not c.ready:
             return 0.0 * e.z.sum()
-        kinds = [torch.split(cluster_logits(z, c), list(c.counts), dim=1) for z in e.z]
+        kinds = [torch.split(logits, list(c.counts), dim=1) for logits in to_clusters(e, c)]
         return mean(entry_partition(logits) for kind in kinds for logits in kind)

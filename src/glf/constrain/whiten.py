@@ -45,7 +45,7 @@ class Whiten(Through):
 
     def __init__(self, size: int = 128, rounds: int = 1, epsilon: float = 0.0) -> None:
         super().__init__()
-        self.size, self.rounds, self.epsilon = int(size), int(rounds), epsilon
+        self.size, self.rounds, self.epsilon = size, rounds, epsilon
         self.draws = Draws()
 
     def forward(self, e: Embeddings) -> Embeddings:

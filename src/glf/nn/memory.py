@@ -110,7 +110,7 @@ class Queue(Memory):
         return before
 
 
-class Draws(nn.Module):
+class Draws(Memory):
     """Random numbers inside a loss: they follow from how often one has drawn, so all processes draw alike.
 
     The count is in the checkpoint, and a resumed run goes on with it.
@@ -123,7 +123,7 @@ class Draws(nn.Module):
     def generator(self) -> Generator:
         """A fresh generator on the CPU."""
         seed = int(np.random.SeedSequence([self.seed, self.count]).generate_state(1)[0])
-        if self.training and torch.is_grad_enabled():
+        if self.learning:
             self.count += 1
         return Generator().manual_seed(seed)
 

@@ -11,6 +11,8 @@ from glf.nn.heads import Heads, Prototypes, mlp
 from glf.nn.teacher import Teacher
 from glf.types import Embeddings, Views
 
+PASSED = ("target", "row", "boxes", "prior")  # what terms read of the views themselves
+
 
 class Network(nn.Module):
     """Views in, Embeddings out. Views of one size go through the backbone as one batch."""
@@ -55,17 +57,18 @@ class Network(nn.Module):
             teacher = _per_view(self.teacher(torch.cat(full)), len(full))
         if self.local is not None and maps is not None:
             maps = self.local(maps.flatten(0, 1)).reshape(count, batch, maps.shape[1], -1)
-        asked: dict[str, Callable[[], Tensor | None]] = {
-            "h": lambda: _per_view(h, count),
-            "scores": lambda: self.classifier(z) if self.classifier is not None else None,
-            "prototypes": lambda: self.prototypes() if self.prototypes is not None else None,
-            "target": lambda: views.target,
-            "row": lambda: views.row,
-            "boxes": lambda: views.boxes,
-            "prior": lambda: views.prior,
-        }
-        fields = {name: make() for name, make in asked.items() if name in self.needs}
-        return Embeddings(z=z, p=p, teacher=teacher, generated=generated, maps=maps, **fields)
+        passed = {name: getattr(views, name) for name in PASSED if name in self.needs}
+        return Embeddings(
+            z=z,
+            h=_per_view(h, count) if "h" in self.needs else None,
+            p=p,
+            teacher=teacher,
+            generated=generated,
+            maps=maps,
+            scores=None if self.classifier is None else self.classifier(z),
+            prototypes=None if self.prototypes is None else self.prototypes(),
+            **passed,
+        )
 
     def _encoded(self, x: tuple[Tensor, ...]) -> tuple[Tensor, Tensor | None]:
         """Features of all views, and where they are asked for the maps that they were pooled from."""

@@ -1,0 +1,31 @@
+"""One run of a study: trained and judged by the command line, with one thread, and not again once it is done."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+def read(run: Path) -> dict[str, Any] | None:
+    """A run's result, if it has been judged."""
+    path = run / "result.json"
+    content: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return content if "evaluation" in content else None
+
+
+def train_and_judge(run: Path, settings: Sequence[str], judging: Sequence[str] = ()) -> str | None:
+    """`glf pretrain` and `glf evaluate`, continued where they were stopped; returns what went wrong."""
+    if read(run) is not None:
+        return None
+    glf = str(Path(sys.executable).parent / "glf")
+    how = "--resume" if (run / "checkpoints" / "last.ckpt").exists() else "--overwrite"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    train = [glf, "pretrain", *settings, "--out", str(run), how]
+    for command in (train, [glf, "evaluate", str(run), *judging]):
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        if done.returncode:
+            return done.stderr.strip().splitlines()[-1]
+    return None
