@@ -2,7 +2,6 @@
 and the limit, which is the backbone's forward and backward alone. Each runs in a process of its own.
 """
 
-import json
 import os
 import shutil
 import sys
@@ -11,71 +10,94 @@ import time
 from pathlib import Path
 from statistics import mean, median
 
+import lightning as L
 import numpy as np
 import torch
+from rich.console import Console
 
-from glf.heap import kept_memory
+from glf.config import PretrainConfig
+from glf.nn.backbone import Backbone
+from glf.train.distributed import launched_rank
+from glf.train.run import pretrain
 from speed.timing import Row, processes, runs
 
 METHOD = "simclr+adc"
-SETUPS = {"small_resnet": (256, 10), "resnet18": (64, 5)}  # images in a batch, steps of a repetition
+SETUPS = {"small_resnet": (256, 20), "resnet18": (64, 5)}  # images in a batch, steps of a repetition
 
 
-def limit(backbone: str, batch: int, steps: int, plain: bool = False) -> float:
-    """The backbone on views that are there already, in the memory layout and with the heap that training has.
+class Limit:
+    """The backbone on views that are there already, in the memory layout that training has.
 
-    Or ``plain``, as lightly's loop has it: torch's default layout and heap, one forward for each view.
+    Or ``plain``, as lightly's loop has it: torch's default layout, one forward for each view.
     """
-    from glf.nn.backbone import Backbone
 
-    layout = torch.contiguous_format if plain else torch.channels_last
-    network = Backbone(backbone, channels=3, image_size=32).to(memory_format=layout)
-    views = [torch.rand(2 * batch, 3, 32, 32).to(memory_format=layout)]
-    views = list(views[0].chunk(2)) if plain else views
-    seconds = []
-    with kept_memory(not plain):
-        for _ in range(steps):
-            start = time.perf_counter()
-            torch.stack([network(x).sum() for x in views]).sum().backward()
-            network.zero_grad()
-            seconds.append(time.perf_counter() - start)
-    return batch / mean(seconds[1:])
+    def __init__(self, backbone: str, batch: int, plain: bool = False) -> None:
+        layout = torch.contiguous_format if plain else torch.channels_last
+        self.network = Backbone(backbone, channels=3, image_size=32).to(memory_format=layout)
+        views = torch.rand(2 * batch, 3, 32, 32).to(memory_format=layout)
+        self.views = views.chunk(2) if plain else [views]
+
+    def step(self) -> None:
+        torch.stack([self.network(x).sum() for x in self.views]).sum().backward()
+        self.network.zero_grad()
 
 
-def ours(backbone: str, batch: int, steps: int, images: str, devices: int = 1) -> float:
+class Stopwatch(L.Callback):
+    """Seconds of each step of training, and where a limit is given of a step of that, right behind it.
+
+    The machine's speed changes from second to second; step by step, it changes for both alike.
+    """
+
+    def __init__(self, limit: Limit | None) -> None:
+        self.limit = limit
+        self.steps: list[float] = []
+        self.limits: list[float] = []
+        self.mark: float | None = None  # the first step warms up
+
+    def on_train_batch_end(self, *_: object) -> None:
+        now = time.perf_counter()
+        if self.mark is not None:
+            self.steps.append(now - self.mark)
+        if self.limit is not None:
+            self.limit.step()
+            if self.mark is not None:
+                self.limits.append(time.perf_counter() - now)
+        self.mark = time.perf_counter()
+
+
+def ours(backbone: str, batch: int, steps: int, images: str, devices: int = 1) -> list[float]:
     """``glf pretrain``: data in memory, augmentation, objective with ADC, optimiser, metrics, progress, Lightning.
 
-    From the lines of metrics.jsonl: everything between the first logged step, which warms up, and the last one.
+    Images per second, and on one device those of the limit.
     """
-    from rich.console import Console
-
-    from glf.config import PretrainConfig
-    from glf.train.distributed import launched_rank
-    from glf.train.run import pretrain
-
     out = Path(os.environ.setdefault("GLF_BENCH_OUT", tempfile.mkdtemp()))  # one for all processes of a run
-    every = 5
     config = PretrainConfig(
         data=images,
         method=METHOD,
         backbone=backbone,
         batch_size=batch,
-        limit=batch * (-(-steps // every) * every + 1),
+        limit=batch * (steps + 1),
         val_images=0,
         epochs=1,
-        log_every=every,
         devices=devices,
         out=out / "run",
     )
-    pretrain(config, Console(quiet=True))
+    watch = Stopwatch(Limit(backbone, batch) if devices == 1 else None)
+    pretrain(config, Console(quiet=True), callbacks=[watch])
     if launched_rank():  # the first process speaks for all
         sys.exit()
-    lines = [json.loads(line) for line in (out / "run" / "metrics.jsonl").read_text().splitlines()]
     shutil.rmtree(out)
-    (t0, s0), *_, (t1, s1) = [
-        (line["step"] * batch / line["images_per_second"], line["step"]) for line in lines if "loss" in line
-    ]
-    return float(batch * (s1 - s0) / (t1 - t0))
+    return [batch / mean(seconds) for seconds in (watch.steps, watch.limits) if seconds]
+
+
+def plain(backbone: str, batch: int, steps: int) -> float:
+    """The backbone as lightly's loop has it, and with the heap as that has it."""
+    limit, seconds = Limit(backbone, batch, plain=True), []
+    for _ in range(steps + 1):
+        start = time.perf_counter()
+        limit.step()
+        seconds.append(time.perf_counter() - start)
+    return batch / mean(seconds[1:])
 
 
 def lightly(backbone: str, batch: int, steps: int, images: str, workers: int) -> float:
@@ -85,7 +107,6 @@ def lightly(backbone: str, batch: int, steps: int, images: str, workers: int) ->
     from PIL import Image
 
     from glf.data.views import RECIPES
-    from glf.nn.backbone import Backbone
     from speed.augmentation import lightly as transform
     from speed.pictures import small
 
@@ -162,7 +183,7 @@ def _compared(images: str, backbone: str, repetitions: int, of_limit: float, of_
 
 def two_processes(images: str) -> list[Row]:
     """One process with two threads against two with one each, the same global batch."""
-    call = ["speed.loops", images, "small_resnet", "256", "10"]
+    call = ["speed.loops", images, "small_resnet", "256", "20"]
     found = processes({"one": [*call, "ours"], "two": [*call, "ours2"]})
     speed = {name: values[0] for name, values in found.items()}
     return [
@@ -177,18 +198,16 @@ def two_processes(images: str) -> list[Row]:
 
 
 def main() -> list[float]:
-    """Images per second; with our own loop also those of its limit, measured right before and after it."""
+    """Images per second; with our own loop also those of its limit."""
     images, backbone, batch, steps, kind, *rest = sys.argv[1:]
     setup = (backbone, int(batch), int(steps))
     if kind == "lightly":
         return [lightly(*setup, images, int(rest[0]))]
     if kind == "plain":
-        return [limit(*setup, plain=True)]
+        return [plain(*setup)]
     if kind == "ours2":
         torch.set_num_threads(1)
-        return [ours(*setup, images, devices=2)]
-    before, speed, after = limit(*setup), ours(*setup, images), limit(*setup)
-    return [speed, 2 / (1 / before + 1 / after)]
+    return ours(*setup, images, devices=2 if kind == "ours2" else 1)
 
 
 if __name__ == "__main__":

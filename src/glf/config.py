@@ -123,7 +123,7 @@ class PretrainConfig:
     """Training images held out for the online probe; a tenth, at most 5,000, when there are labels."""
     probe_every: int = 1
     """Epochs between online probes."""
-    log_every: int = 5
+    log_every: int = 10
     """Steps between lines of metrics.jsonl."""
     save_every: int | None = None
     """Keep an extra checkpoint every so many epochs."""

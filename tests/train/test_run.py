@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import numpy as np
 import pytest
 import torch
@@ -85,6 +86,18 @@ def test_prototypes_are_frozen_for_an_epoch(epochs: int, small_run: Run) -> None
     weight = checkpoint.load(run / "checkpoints" / "last.ckpt")["state_dict"]["network.prototypes.weight"]
     untouched = torch.allclose(weight.norm(dim=1), torch.ones(len(weight)), atol=1e-6)  # as they are drawn
     assert untouched == (epochs == 1)
+
+
+def test_callbacks_of_the_caller_come_after_our_own(tmp_path: Path, console: Console) -> None:
+    class Reader(L.Callback):
+        written: list[int] = []
+
+        def on_train_batch_end(self, *_: object) -> None:
+            self.written.append(len(lines(tmp_path / "run")))
+
+    config = PretrainConfig(limit=192, batch_size=64, epochs=1, log_every=1, val_images=0, out=tmp_path / "run")
+    pretrain(config, console, callbacks=[Reader()])
+    assert Reader.written == [1, 2, 3]
 
 
 def test_what_a_run_leaves_behind(small_run: Run, console: Console) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,13 @@ PROBE_BANK = 5_000  # the online probe's neighbours; evaluation proper uses the 
 COLLAPSED = 0.05  # spread of unit features, relative to a uniform cloud, below which they are one point
 
 
-def pretrain(config: PretrainConfig, console: Console | None = None) -> dict[str, Any]:
-    """Train; returns what result.json holds. See PretrainConfig for every setting."""
+def pretrain(
+    config: PretrainConfig, console: Console | None = None, callbacks: Sequence[L.Callback] = ()
+) -> dict[str, Any]:
+    """Train; returns what result.json holds. See PretrainConfig for every setting.
+
+    ``callbacks`` are Lightning's, and come after our own.
+    """
     console = console or Console()
     config = directory.settle(config)
     method = methods.parse(config.method, config.adc)
@@ -105,7 +111,7 @@ def pretrain(config: PretrainConfig, console: Console | None = None) -> dict[str
     journal = Journal(console, out / "train.log" if out else None)
     _announce(journal, config, images, train, val, module, workers)
     with kept_memory(device == "cpu"):
-        return _fit(config, module, images, train, val, journal)
+        return _fit(config, module, images, train, val, journal, callbacks)
 
 
 def _as_configured(method: Method, config: PretrainConfig) -> Method:
@@ -181,7 +187,13 @@ class _AtomicIO(TorchCheckpointIO):
 
 
 def _fit(
-    config: PretrainConfig, module: Pretraining, images: Images, train: np.ndarray, val: np.ndarray, journal: Journal
+    config: PretrainConfig,
+    module: Pretraining,
+    images: Images,
+    train: np.ndarray,
+    val: np.ndarray,
+    journal: Journal,
+    more: Sequence[L.Callback],
 ) -> dict[str, Any]:
     out = None if config.dry_run else config.out
     clock = Clock()
@@ -201,7 +213,7 @@ def _fit(
         precision=config.precision,
         max_epochs=config.epochs,
         max_steps=2 if config.dry_run else -1,
-        callbacks=callbacks,
+        callbacks=[*callbacks, *more],
         plugins=[_AtomicIO()],
         logger=False,
         enable_checkpointing=False,
