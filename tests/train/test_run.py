@@ -89,15 +89,15 @@ def test_prototypes_are_frozen_for_an_epoch(epochs: int, small_run: Run) -> None
 
 
 def test_callbacks_of_the_caller_come_after_our_own(tmp_path: Path, console: Console) -> None:
-    class Reader(L.Callback):
-        written: list[int] = []
+    written: list[int] = []
 
+    class Reader(L.Callback):
         def on_train_batch_end(self, *_: object) -> None:
-            self.written.append(len(lines(tmp_path / "run")))
+            written.append(len(lines(tmp_path / "run")))
 
     config = PretrainConfig(limit=192, batch_size=64, epochs=1, log_every=1, val_images=0, out=tmp_path / "run")
     pretrain(config, console, callbacks=[Reader()])
-    assert Reader.written == [1, 2, 3]
+    assert written == [1, 2, 3]
 
 
 def test_what_a_run_leaves_behind(small_run: Run, console: Console) -> None:
