@@ -1,4 +1,4 @@
-"""glf pretrain | evaluate | report | methods. Torch is imported only by the command that needs it."""
+"""glf pretrain | evaluate | compare | verify | report | methods. Torch is imported only where it is needed."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
-from glf.config import EvaluateConfig, MethodsConfig, PretrainConfig, ReportConfig
+from glf.config import CompareConfig, EvaluateConfig, MethodsConfig, PretrainConfig, ReportConfig, VerifyConfig
 
 
 def commands(preset: PretrainConfig | None = None) -> Any:
@@ -16,6 +16,8 @@ def commands(preset: PretrainConfig | None = None) -> Any:
     return (
         Annotated[PretrainConfig, pretrain]
         | Annotated[EvaluateConfig, tyro.conf.subcommand("evaluate")]
+        | Annotated[CompareConfig, tyro.conf.subcommand("compare")]
+        | Annotated[VerifyConfig, tyro.conf.subcommand("verify")]
         | Annotated[ReportConfig, tyro.conf.subcommand("report")]
         | Annotated[MethodsConfig, tyro.conf.subcommand("methods"), tyro.conf.Positional]
     )
@@ -38,7 +40,10 @@ def main(arguments: list[str] | None = None) -> None:
             config = completed(config)
         run(config)
     except KeyboardInterrupt:
-        _fail("interrupted; a run goes on from its last finished epoch with --resume", 130)
+        _fail(
+            "interrupted; a run goes on from its last finished epoch with --resume, a comparison with the same command",
+            130,
+        )
     except (ValueError, LookupError, OSError) as error:
         if os.environ.get("GLF_DEBUG"):
             raise
@@ -65,7 +70,9 @@ def _value(arguments: list[str], name: str) -> str | None:
     return None
 
 
-def run(config: PretrainConfig | EvaluateConfig | ReportConfig | MethodsConfig) -> None:
+def run(
+    config: PretrainConfig | EvaluateConfig | CompareConfig | VerifyConfig | ReportConfig | MethodsConfig,
+) -> None:
     """Do what a configuration asks for."""
     console = Console()
     if isinstance(config, PretrainConfig):
@@ -76,6 +83,16 @@ def run(config: PretrainConfig | EvaluateConfig | ReportConfig | MethodsConfig) 
         from glf.evaluate.suite import evaluate
 
         evaluate(config, console)
+    elif isinstance(config, CompareConfig):
+        from glf.compare.compare import compare
+
+        compare(config, console)
+    elif isinstance(config, VerifyConfig):
+        from glf.compare.verify import verify
+
+        same = verify(config, console)
+        console.print("same" if same else "different")
+        sys.exit(0 if same else 1)
     elif isinstance(config, ReportConfig):
         from glf.report.page import write_report
 

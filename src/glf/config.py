@@ -179,6 +179,38 @@ class EvaluateConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CompareConfig:
+    """Methods with and without constraints, over seeds: what differs within a pair of runs is the constraint alone."""
+
+    study: Path | None = None
+    """A file that says all of this (benchmarks/studies); the flags below then say nothing, but for out and jobs."""
+    scale: str = "tiny"
+    """Which scale of the study's file."""
+    methods: tuple[str, ...] = ("simclr", "byol", "barlow_twins", "vicreg")
+    """Methods, as in the table."""
+    constrain: tuple[str, ...] = ("none", "dcm", "lpm", "adc")
+    """Constraints to add; the first is what the others are compared with."""
+    data: tuple[str, ...] = ("fashion-mini",)
+    """Names of sources, or paths."""
+    seeds: int = 3
+    """Runs of each."""
+    settings: dict[str, str] = field(default_factory=dict)
+    """Any settings of pretraining, by name: epochs 6 views gentle nu 0.1."""
+    out: Path = Path("runs/compare")
+    """Where runs and tables go; what is there already is not done again."""
+    jobs: int | None = None
+    """Runs at once; as many as there are GPUs or cores and memory when not given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyConfig:
+    """Judge a stored run again: same numbers, or different ones?"""
+
+    result: Path
+    """A result.json, or the directory of the run that it belongs to."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReportConfig:
     """One HTML page about one run or several: the table and the curves."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,14 @@ GEOMETRY_IMAGES = 5_000
 def evaluate(config: EvaluateConfig, console: Console | None = None) -> dict[str, Any]:
     """Judge the backbone of a run; writes the evaluation into its result.json and returns it."""
     console = console or Console()
+    found = judge(config, config.run / "features", console)
+    result.update(config.run, evaluation=found)
+    _print(console, found)
+    return found
+
+
+def judge(config: EvaluateConfig, cache: Path, console: Console) -> dict[str, Any]:
+    """The evaluation alone, with features kept in ``cache``."""
     backbone = load_backbone(config.run)
     trained = saved_config(config.run)
     train, test, split_name = _splits(config, trained)
@@ -82,12 +91,12 @@ def evaluate(config: EvaluateConfig, console: Console | None = None) -> dict[str
     encoders = _encoders(backbone, train, trained, config.references)
     with kept_memory(device == "cpu"):
         rows = {
-            name: _judge(encoder, train, test, backbone.image_size, labelled, torch_device(device), config)
+            name: _judge(encoder, train, test, backbone.image_size, labelled, torch_device(device), config, cache)
             for name, encoder in encoders.items()
         }
     protocols = {k: words(config) for k, (words, _) in EVALUATORS.items()} if labelled else {}
     protocols |= {key: words for key, (words, _) in GEOMETRY.items()}
-    found = {
+    return {
         "data": train.name,
         "split": split_name,
         "train": len(train),
@@ -97,9 +106,6 @@ def evaluate(config: EvaluateConfig, console: Console | None = None) -> dict[str
         "config": to_dict(config),
         **result.provenance(),
     }
-    result.update(config.run, evaluation=found)
-    _print(console, found)
-    return found
 
 
 def _splits(config: EvaluateConfig, trained: PretrainConfig) -> tuple[Images, Images, str]:
@@ -137,8 +143,8 @@ def _judge(
     labelled: bool,
     place: str,
     config: EvaluateConfig,
+    cache: Path,
 ) -> dict[str, float]:
-    cache = config.run / "features"
     pair = [
         torch.from_numpy(
             np.array(extract(encoder, images, cache=cache, size=size, device=place, batch_size=config.batch_size))

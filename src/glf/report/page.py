@@ -42,13 +42,17 @@ def write_report(runs: Path, out: Path) -> int:
         raise FileNotFoundError(f"no run below {runs} (a run holds {result.FILE})")
     sections = "".join(_section(run) for run in found)
     title = f"glf report: {len(found)} run{'s' if len(found) > 1 else ''}"
-    page = (
+    result.write(out, document(title, f"<h1>{_text(title)}</h1>{sections}"))
+    return len(found)
+
+
+def document(title: str, body: str) -> str:
+    """A whole page that needs nothing from elsewhere."""
+    return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{_text(title)}</title>'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>'
-        f"<body><h1>{_text(title)}</h1>{sections}</body></html>\n"
+        f"<body>{body}</body></html>\n"
     )
-    result.write(out, page)
-    return len(found)
 
 
 def _section(run: Path) -> str:

@@ -1,0 +1,100 @@
+"""glf compare: run what is missing, and write the table after every run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from glf import result
+from glf.compare.runs import judged, run_all
+from glf.compare.study import Cell, Study, from_file, from_flags
+from glf.compare.table import markdown, page
+from glf.config import CompareConfig
+from glf.report.page import document
+
+FILE, TABLE, PAGE = "compare.json", "table.md", "table.html"
+
+
+def compare(config: CompareConfig, console: Console | None = None) -> dict[str, Any]:
+    """Train and judge what is not there yet; returns what compare.json holds."""
+    console = console or Console()
+    study = from_flags(config) if config.study is None else from_file(config.study, config.scale)
+    cells = list(study.cells())
+    console.print(f"{study.title}: {len(cells)} runs in {config.out}", highlight=False, soft_wrap=True)
+    if study.cost:
+        console.print(study.cost, highlight=False, soft_wrap=True)
+    failed: dict[str, str] = {}
+    columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("runs", total=len(cells))
+
+        def done(cell: Cell, why: str | None) -> None:
+            if why is not None:
+                failed[str(cell.place)] = why
+            progress.advance(task)
+            progress.print(f"{cell.place}  {_said(config.out / cell.place, why)}", highlight=False, soft_wrap=True)
+            write(study, config.out, failed)
+
+        run_all(study, config.out, config.jobs, done)
+    content = write(study, config.out, failed)
+    console.print(markdown(content), highlight=False, soft_wrap=True, markup=False)
+    if failed:
+        raise ValueError(f"{len(failed)} of {len(cells)} runs failed; the others are in {config.out / TABLE}")
+    return content
+
+
+def _said(run: Path, why: str | None) -> str:
+    if why is not None:
+        return f"failed: {why}"
+    content = judged(run)
+    assert content is not None, "a run that did not fail was judged"
+    row = content["evaluation"]["rows"]["trained"]
+    return "  ".join(f"{name} {value:.4g}" for name, value in row.items())
+
+
+def write(study: Study, out: Path, failed: dict[str, str]) -> dict[str, Any]:
+    """Collect what is done into compare.json, table.md and table.html."""
+    runs: list[dict[str, Any]] = []
+    references: dict[str, dict[str, dict[str, Any]]] = {}
+    protocols: dict[str, Any] = {}
+    for cell in study.cells():
+        content = judged(out / cell.place)
+        if content is None:
+            continue
+        found = content["evaluation"]
+        runs.append({**cell._asdict(), "values": found["rows"]["trained"], "time": found["time"]})
+        for name in ("pixels", "untrained"):
+            if name in found["rows"]:
+                references.setdefault(cell.data, {}).setdefault(name, {})[str(cell.seed)] = found["rows"][name]
+        protocols = {**found["protocols"], "test": found["test"], "split": found["split"], "train": found["train"]}
+    content = {
+        "schema": result.SCHEMA,
+        "kind": "compare",
+        "title": study.title,
+        "finding": study.finding,
+        "methods": list(study.methods),
+        "data": list(study.data),
+        "base": study.base,
+        "variants": study.variants,
+        "settings": study.settings,
+        "runs": runs,
+        "references": references,
+        "failed": failed,
+        "judged": _judged(protocols),
+        **result.provenance(),
+    }
+    result.write(out / FILE, json.dumps(content, indent=1) + "\n")
+    result.write(out / TABLE, markdown(content))
+    result.write(out / PAGE, document(study.title, page(content)))
+    return content
+
+
+def _judged(protocols: dict[str, Any]) -> str:
+    if not protocols:
+        return "nothing judged yet"
+    words = f"{protocols.get('linear', '')}, {protocols.get('knn5', '')}".strip(", ")
+    return (
+        f"{words}; {protocols['test']:,} images of the {protocols['split']} split, {protocols['train']:,} to learn from"
+    )

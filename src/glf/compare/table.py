@@ -1,0 +1,123 @@
+"""The table of a study, from what its runs have stored: in Markdown, and as a page of its own."""
+
+import html
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from statistics import mean, stdev
+from typing import Any
+
+from glf.compare.statistics import paired
+
+METRICS = {"linear": "linear probe", "knn5": "5-nn"}
+Values = dict[int, float]  # by seed, in per cent
+
+
+def cells(content: dict[str, Any]) -> dict[tuple[str, str, str, str], Values]:
+    """Every (data, metric, method, variant) with its seeds."""
+    found: dict[tuple[str, str, str, str], Values] = defaultdict(dict)
+    for run in content["runs"]:
+        for metric in METRICS:
+            if metric in run["values"]:
+                key = (run["data"], metric, run["method"], run["variant"])
+                found[key][run["seed"]] = 100 * run["values"][metric]
+    return found
+
+
+def tables(content: dict[str, Any]) -> Iterator[tuple[str, list[list[str]]]]:
+    """A title and rows for each set of images and metric; the first row is the head."""
+    found = cells(content)
+    others = [name for name in content["variants"] if name != content["base"]]
+    for data in content["data"]:
+        for metric, words in METRICS.items():
+            rows = [["", content["base"], *(_named(name) for name in others)]]
+            for name in content.get("references", {}).get(data, {}):
+                values = {int(seed): 100 * row[metric] for seed, row in content["references"][data][name].items()}
+                rows.append([f"({name})", spread(values), *("" for _ in others)])
+            for method in content["methods"]:
+                base = found[data, metric, method, content["base"]]
+                row = [difference(base, found[data, metric, method, name]) for name in others]
+                rows.append([method, spread(base), *row])
+            yield f"{data}, {words}", rows
+
+
+def _named(variant: str) -> str:
+    return f"+ {variant}"
+
+
+def spread(values: Values) -> str:
+    """Mean and standard deviation over seeds.
+
+    >>> spread({0: 50.0, 1: 52.0})
+    '51.0 ± 1.4 (2)'
+    """
+    if not values:
+        return "-"
+    found = list(values.values())
+    deviation = f" ± {stdev(found):.1f}" if len(found) > 1 else ""
+    return f"{mean(found):.1f}{deviation} ({len(found)})"
+
+
+def difference(base: Values, other: Values) -> str:
+    """The mean, and what it is more than the base's over the seeds that both have: with its interval, or "not shown".
+
+    >>> difference({0: 50.0, 1: 52.0, 2: 51.0}, {0: 51.0, 1: 53.2, 2: 51.9})
+    '52.0, +1.0 [0.7, 1.4]'
+    >>> difference({0: 50.0, 1: 52.0}, {0: 51.0, 1: 52.0})
+    '51.5, +0.5, not shown [-5.9, 6.9]'
+    """
+    seeds = sorted(base.keys() & other.keys())
+    if not seeds:
+        return "-"
+    found = paired([base[seed] for seed in seeds], [other[seed] for seed in seeds])
+    text = f"{mean(other[seed] for seed in seeds):.1f}, {found.mean:+.1f}"
+    if math.isinf(found.low):
+        return f"{text}, one seed"
+    return f"{text}{'' if found.shown else ', not shown'} [{found.low:.1f}, {found.high:.1f}]"
+
+
+def markdown(content: dict[str, Any]) -> str:
+    """The whole study as Markdown: what was asked, what was found, where and how."""
+    lines = [f"## {content['title']}", ""]
+    lines += [f"{content['finding']}", ""] if content.get("finding") else []
+    for title, rows in tables(content):
+        lines += [f"**{title}**", "", _line(rows[0]), "|" + "---|" * len(rows[0])]
+        lines += [*(_line(row) for row in rows[1:]), ""]
+    lines += [about(content), ""]
+    lines += [f"- failed: {name}: {why}" for name, why in content["failed"].items()]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def about(content: dict[str, Any]) -> str:
+    """How to read it, and where it comes from."""
+    machine, versions = content["machine"], content["versions"]
+    return (
+        "Mean ± standard deviation (seeds); behind a comma the difference to the base over the same seeds, which share"
+        " initial weights, batches and augmentations, with its 95 % t-interval; an interval that includes zero shows"
+        f" nothing. `{content['command']}`; {machine['processor']}, {machine['cores']} cores;"
+        f" torch {versions['torch']}; {content['judged']}."
+    )
+
+
+def page(content: dict[str, Any]) -> str:
+    """The same as a page that needs nothing else."""
+    parts = [f"<h1>{html.escape(content['title'])}</h1>"]
+    parts += [f"<p>{html.escape(content['finding'])}</p>"] if content.get("finding") else []
+    for title, (head, *rows) in tables(content):
+        top = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in head)
+        body = "".join(
+            f'<tr><th scope="row">{html.escape(row[0])}</th>'
+            + "".join(f"<td>{html.escape(cell)}</td>" for cell in row[1:])
+            + "</tr>"
+            for row in rows
+        )
+        parts.append(
+            f'<div class="wide"><table><caption>{html.escape(title)}</caption><tr>{top}</tr>{body}</table></div>'
+        )
+    parts.append(f'<p class="soft">{html.escape(about(content))}</p>')
+    parts += [f"<p>failed: {html.escape(name)}: {html.escape(why)}</p>" for name, why in content["failed"].items()]
+    return "".join(parts)

@@ -1,0 +1,121 @@
+"""glf compare on real runs: pairs, tables, what a second start does, kills and failures."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from glf.compare.compare import compare
+from glf.config import CompareConfig
+
+QUICK = {"batch_size": "32", "epochs": "1", "val_images": "0", "image_size": "16"}
+
+
+def small(images: str, out: Path, **values: Any) -> CompareConfig:
+    base = CompareConfig(
+        methods=("simclr",), constrain=("none", "adc"), data=(images,), seeds=2, settings=QUICK, out=out
+    )
+    return replace(base, **values)
+
+
+def times(out: Path) -> dict[str, int]:
+    return {str(path): path.stat().st_mtime_ns for path in out.rglob("result.json")}
+
+
+def test_a_comparison_is_paired_stored_and_not_done_twice(images: str, tmp_path: Path, console: Console) -> None:
+    out = tmp_path / "out"
+    content = compare(small(images, out), console)
+    assert [(run["variant"], run["seed"]) for run in content["runs"]] == [
+        ("none", 0), ("adc", 0), ("none", 1), ("adc", 1),
+    ]  # fmt: skip
+    assert content["references"].keys() == {images}
+    assert content == json.loads((out / "compare.json").read_text())
+    table = (out / "table.md").read_text()
+    row = next(line for line in table.splitlines() if line.startswith("| simclr"))
+    mean = sum(run["values"]["linear"] for run in content["runs"] if run["variant"] == "none") / 2
+    assert row.startswith(f"| simclr | {100 * mean:.1f} ± ")
+    assert "one seed" not in table
+    assert "(pixels)" in table
+    assert "<table>" in (out / "table.html").read_text()
+    saved = json.loads((out / "few" / "simclr" / "adc" / "1" / "result.json").read_text())
+    assert saved["command"].startswith("glf pretrain")
+    assert "--method simclr+adc" in saved["command"]
+    before = times(out)
+    again = compare(small(images, out), console)
+    assert times(out) == before
+    assert again["runs"] == content["runs"]
+    other = compare(small(images, tmp_path / "other"), console)
+    strip = [{name: value for name, value in run.items() if name != "time"} for run in other["runs"]]
+    assert strip == [{name: value for name, value in run.items() if name != "time"} for run in content["runs"]]
+
+
+def test_runs_of_a_pair_share_weights_batches_and_views(images: str, tmp_path: Path, console: Console) -> None:
+    """Without learning, all that is left is the first weights and what batch normalisation saw of the views."""
+    out = tmp_path / "out"
+    compare(small(images, out, settings={**QUICK, "lr": "0.0", "weight_decay": "0.0"}), console)
+    weights = {path.parent.name + path.parent.parent.name: path.read_bytes() for path in out.rglob("*.safetensors")}
+    assert weights["0none"] == weights["0adc"]
+    assert weights["1none"] == weights["1adc"]
+    assert weights["0none"] != weights["1none"]
+
+
+def test_a_run_that_fails_is_listed_and_the_others_go_on(images: str, tmp_path: Path, console: Console) -> None:
+    out, study = tmp_path / "out", tmp_path / "study.toml"
+    study.write_text(
+        f"""
+        title = "Too large"
+        methods = ["simclr"]
+        data = ["{images}"]
+        seeds = 1
+        base = "fits"
+        settings = {{ epochs = 1, val_images = 0, image_size = 16 }}
+        [variants]
+        fits = {{ batch_size = 32 }}
+        large = {{ batch_size = 4096 }}
+        [tiny]
+        """
+    )
+    with pytest.raises(ValueError, match="1 of 2 runs failed"):
+        compare(CompareConfig(study=study, out=out), console)
+    table = (out / "table.md").read_text()
+    assert "- failed: few/simclr/large/0: glf: " in table
+    assert "4096" in table
+    assert len(json.loads((out / "compare.json").read_text())["runs"]) == 1
+
+
+def test_runs_with_other_settings_are_not_taken_for_these(images: str, tmp_path: Path, console: Console) -> None:
+    out = tmp_path / "out"
+    config = small(images, out, constrain=("none",), seeds=1)
+    compare(config, console)
+    with pytest.raises(ValueError, match="was made with epochs 1, and the study says 2: choose --out"):
+        compare(replace(config, settings={**QUICK, "epochs": "2"}), console)
+
+
+def test_a_killed_comparison_goes_on_where_it_was(images: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    asked = [f"--data={images}", "--methods", "simclr", "--constrain", "none", "lpm", "--seeds", "1", "--jobs", "1"]
+    asked += ["--settings", *(part for item in QUICK.items() for part in item), "--out", str(out)]
+    command = [sys.executable, "-c", "from glf.cli import main; main()", "compare", *asked]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    first, second = (out / "few" / "simclr" / name / "0" for name in ("none", "lpm"))
+    deadline = time.monotonic() + 240
+    while not (second / "config.json").exists():  # the first is over, the second under way
+        assert process.poll() is None, "it ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    finished = (first / "result.json").stat().st_mtime_ns
+    assert not (second / "backbone.safetensors").exists()
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert (first / "result.json").stat().st_mtime_ns == finished
+    assert "few/simclr/lpm/0  knn5" in done.stdout
+    assert "failed" not in (out / "table.md").read_text()
