@@ -25,8 +25,9 @@ def coding_length(
         \quad \lambda = \frac{d}{m \epsilon^2 \cdot \mathrm{slack}}
 
     for unit rows. The first order is the mean cosine, MEC's alignment. ``distortion`` is :math:`\epsilon^2`; ``order``
-    0 takes the determinant itself. The series converges while the spectral radius of the product is below one, which is
-    what the warm-up's ``slack`` is for.
+    0 takes the determinant itself. The series converges while the spectral radius of the product is below one: always
+    when d is below ``distortion * slack``, else only while many directions are in use, which the warm-up's ``slack`` is
+    to reach. Beyond, the truncated series falls without a bound, and training follows it (docs/methods.md).
 
     Reference: Liu et al. 2022 (MEC), Eq. 2 to 5, and its code for scale, order and :math:`\epsilon^2 = 64`.
 
