@@ -10,16 +10,12 @@ benchmarks/results/all_methods.json and benchmarks/RESULTS.md.
 
 import argparse
 import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from runs import read, train_and_judge
-
+from glf.compare.compare import conduct
+from glf.compare.study import Study
 from glf.constrain.distribution import LAWS
-from glf.data import sources
-from glf.data.loader import draw
 from glf.methods import METHODS
 
 HERE = Path(__file__).parent
@@ -27,7 +23,6 @@ RUNS = HERE.parent / "runs" / "all_methods"
 OUT, PAGE = HERE / "results" / "all_methods.json", HERE / "RESULTS.md"
 SPECS = [*METHODS, *(f"align+{law}" for law in LAWS)]
 TRAIN, VAL = 5_000, 500
-SETTINGS = ["--recipe", "tiny", "--val-images", str(VAL)]
 REFERENCES = ("pixels", "untrained")
 OWN = "the law has the batch's own mean and covariance, and a point is such a law too: it forbids no collapse"
 WHY = {
@@ -37,39 +32,14 @@ WHY = {
 }
 
 
-def subset(data: str) -> Path:
-    """5,500 training images, classes in proportion, and the whole test split."""
-    path = RUNS / "images.npz"
-    if not path.exists():
-        train, test = (sources.load(data, split) for split in ("train", "test"))
-        rows = draw(train.targets, TRAIN + VAL, seed=0)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        arrays = {"train_images": train.pixels[rows], "train_labels": train.targets[rows]}
-        arrays |= {"test_images": np.asarray(test.pixels[:]), "test_labels": test.targets}
-        np.savez(path, **arrays)
-    return path
-
-
-def one(spec: str, images: Path) -> str | None:
-    """Train and judge one row, the first one next to pixels and the untrained network; returns what went wrong."""
-    settings = ["--method", spec, "--data", str(images), *SETTINGS]
-    return train_and_judge(RUNS / spec, settings, [] if spec == SPECS[0] else ["--no-references"])
-
-
-def collected(data: str, failed: dict[str, str]) -> dict[str, Any]:
-    """What is done so far."""
-    rows: dict[str, Any] = {}
-    about: dict[str, Any] = {}
-    for spec in SPECS:
-        content = read(RUNS / spec)
-        if content is None:
-            continue
-        found = content["evaluation"]["rows"]
-        rows |= {name: found[name] for name in REFERENCES if name in found and name not in rows}
-        rows[spec] = found["trained"]
-        about = {"machine": content["machine"], "versions": content["versions"], "test": content["evaluation"]["test"]}
+def collected(found: dict[str, Any], data: str) -> dict[str, Any]:
+    """What the page shows, of what compare.json holds."""
+    (references,) = found["references"].values()
+    rows = {name: references[name]["0"] for name in REFERENCES}
+    rows |= {run["method"]: run["values"] for run in found["runs"]}
     command = f"python benchmarks/all_methods.py --images {Path(data).name}"
-    return {"command": command, "train": TRAIN, "seed": 0, **about, "rows": rows, "failed": failed}
+    about = {name: found[name] for name in ("machine", "versions", "test", "failed")}
+    return {"command": command, "train": TRAIN, "seed": 0, **about, "rows": rows}
 
 
 def page(content: dict[str, Any]) -> str:
@@ -103,19 +73,21 @@ def page(content: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--images", required=True, help="CIFAR-10: a tar or folder with train and test")
-    parser.add_argument("--jobs", type=int, default=2, help="runs at once, one thread each")
-    parser.add_argument("--only", nargs="*", default=SPECS)
+    parser.add_argument("--jobs", type=int, help="runs at once")
     options = parser.parse_args()
-    images, failed = subset(options.images), {}
-    with ThreadPoolExecutor(options.jobs) as pool:
-        waiting = {spec: pool.submit(one, spec, images) for spec in options.only}
-        for spec, done in waiting.items():
-            if (why := done.result()) is not None:
-                failed[spec] = why
-            content = collected(options.images, failed)
-            if content["rows"].keys() >= set(REFERENCES):
-                OUT.write_text(json.dumps(content, indent=1) + "\n")
-                PAGE.write_text(page(content))
+    study = Study(
+        title="Every method on 5,000 images",
+        methods=tuple(SPECS),
+        data=(options.images,),
+        seeds=1,
+        base="alone",
+        variants={"alone": {}},
+        settings={"recipe": "tiny", "limit": TRAIN + VAL, "val_images": VAL},
+        judging={"limit": TRAIN + VAL},
+    )
+    content = collected(conduct(study, RUNS, options.jobs), options.images)
+    OUT.write_text(json.dumps(content, indent=1) + "\n")
+    PAGE.write_text(page(content))
     print(PAGE.read_text())
 
 

@@ -16,6 +16,7 @@ Optimizer = Literal["adamw", "sgd", "lars"]
 Precision = Literal["32-true", "64-true", "16-mixed", "bf16-mixed"]
 Stem = Literal["auto", "small", "standard"]
 Labels = Literal["auto", "none"]
+Split = Literal["test", "val"]
 Store = Literal["auto", "pack", "decode"]
 Colour = Literal["fused", "exact"]
 C = TypeVar("C")
@@ -162,6 +163,10 @@ class EvaluateConfig:
     """Where named data sets lie."""
     download: bool = False
     """Let a named data set be downloaded."""
+    split: Split = "test"
+    """The test split; or val, the training images that the run held out: for choosing settings."""
+    limit: int | None = None
+    """Learn from only so many training images, classes in proportion; all when not given."""
     knn_k: int = 20
     """Neighbours of the weighted kNN."""
     knn_temperature: float = 0.07
@@ -183,17 +188,17 @@ class CompareConfig:
     """Methods with and without constraints, over seeds: what differs within a pair of runs is the constraint alone."""
 
     study: Path | None = None
-    """A file that says all of this (benchmarks/studies); the flags below then say nothing, but for out and jobs."""
+    """A file that says what is compared and how (benchmarks/studies); data and seeds count beside it."""
     scale: str = "tiny"
     """Which scale of the study's file."""
     methods: tuple[str, ...] = ("simclr", "byol", "barlow_twins", "vicreg")
     """Methods, as in the table."""
     constrain: tuple[str, ...] = ("none", "dcm", "lpm", "adc")
     """Constraints to add; the first is what the others are compared with."""
-    data: tuple[str, ...] = ("fashion-mini",)
-    """Names of sources, or paths."""
-    seeds: int = 3
-    """Runs of each."""
+    data: tuple[str, ...] | None = None
+    """Names of sources, or paths; fashion-mini, or the study's, when not given."""
+    seeds: int | None = None
+    """Runs of each; 3, or the study's, when not given."""
     settings: dict[str, str] = field(default_factory=dict)
     """Any settings of pretraining, by name: epochs 6 views gentle nu 0.1."""
     out: Path = Path("runs/compare")

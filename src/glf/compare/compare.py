@@ -19,10 +19,18 @@ FILE, TABLE, PAGE = "compare.json", "table.md", "table.html"
 
 def compare(config: CompareConfig, console: Console | None = None) -> dict[str, Any]:
     """Train and judge what is not there yet; returns what compare.json holds."""
+    if config.study is None:
+        study = from_flags(config)
+    else:
+        study = from_file(config.study, config.scale, config.data, config.seeds)
+    return conduct(study, config.out, config.jobs, console)
+
+
+def conduct(study: Study, out: Path, jobs: int | None = None, console: Console | None = None) -> dict[str, Any]:
+    """The same for a study that is there already."""
     console = console or Console()
-    study = from_flags(config) if config.study is None else from_file(config.study, config.scale)
     cells = list(study.cells())
-    console.print(f"{study.title}: {len(cells)} runs in {config.out}", highlight=False, soft_wrap=True)
+    console.print(f"{study.title}: {len(cells)} runs in {out}", highlight=False, soft_wrap=True)
     if study.cost:
         console.print(study.cost, highlight=False, soft_wrap=True)
     failed: dict[str, str] = {}
@@ -34,14 +42,14 @@ def compare(config: CompareConfig, console: Console | None = None) -> dict[str, 
             if why is not None:
                 failed[str(cell.place)] = why
             progress.advance(task)
-            progress.print(f"{cell.place}  {_said(config.out / cell.place, why)}", highlight=False, soft_wrap=True)
-            write(study, config.out, failed)
+            progress.print(f"{cell.place}  {_said(out / cell.place, why)}", highlight=False, soft_wrap=True)
+            write(study, out, failed)
 
-        run_all(study, config.out, config.jobs, done)
-    content = write(study, config.out, failed)
+        run_all(study, out, jobs, done)
+    content = write(study, out, failed)
     console.print(markdown(content), highlight=False, soft_wrap=True, markup=False)
     if failed:
-        raise ValueError(f"{len(failed)} of {len(cells)} runs failed; the others are in {config.out / TABLE}")
+        raise ValueError(f"{len(failed)} of {len(cells)} runs failed; the others are in {out / TABLE}")
     return content
 
 
@@ -58,7 +66,7 @@ def write(study: Study, out: Path, failed: dict[str, str]) -> dict[str, Any]:
     """Collect what is done into compare.json, table.md and table.html."""
     runs: list[dict[str, Any]] = []
     references: dict[str, dict[str, dict[str, Any]]] = {}
-    protocols: dict[str, Any] = {}
+    judged_on: dict[str, Any] = {}
     for cell in study.cells():
         content = judged(out / cell.place)
         if content is None:
@@ -68,7 +76,7 @@ def write(study: Study, out: Path, failed: dict[str, str]) -> dict[str, Any]:
         for name in ("pixels", "untrained"):
             if name in found["rows"]:
                 references.setdefault(cell.data, {}).setdefault(name, {})[str(cell.seed)] = found["rows"][name]
-        protocols = {**found["protocols"], "test": found["test"], "split": found["split"], "train": found["train"]}
+        judged_on = {name: found[name] for name in ("protocols", "split", "train", "test")}
     content = {
         "schema": result.SCHEMA,
         "kind": "compare",
@@ -82,19 +90,10 @@ def write(study: Study, out: Path, failed: dict[str, str]) -> dict[str, Any]:
         "runs": runs,
         "references": references,
         "failed": failed,
-        "judged": _judged(protocols),
+        **judged_on,
         **result.provenance(),
     }
     result.write(out / FILE, json.dumps(content, indent=1) + "\n")
     result.write(out / TABLE, markdown(content))
     result.write(out / PAGE, document(study.title, page(content)))
     return content
-
-
-def _judged(protocols: dict[str, Any]) -> str:
-    if not protocols:
-        return "nothing judged yet"
-    words = f"{protocols.get('linear', '')}, {protocols.get('knn5', '')}".strip(", ")
-    return (
-        f"{words}; {protocols['test']:,} images of the {protocols['split']} split, {protocols['train']:,} to learn from"
-    )

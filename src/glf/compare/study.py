@@ -81,15 +81,15 @@ def from_flags(config: CompareConfig) -> Study:
     return Study(
         title=f"{', '.join(config.methods)} with {', '.join(config.constrain)}",
         methods=config.methods,
-        data=config.data,
-        seeds=config.seeds,
+        data=config.data or ("fashion-mini",),
+        seeds=config.seeds or 3,
         base=config.constrain[0],
         variants={name: {"constrain": name} for name in config.constrain},
         settings=_typed(config.settings),
     )
 
 
-def from_file(path: Path, scale: str) -> Study:
+def from_file(path: Path, scale: str, data: tuple[str, ...] | None = None, seeds: int | None = None) -> Study:
     """A study at one of its scales: a table in the file whose values come on top of the file's own."""
     try:
         content = tomllib.loads(path.read_text())
@@ -106,8 +106,8 @@ def from_file(path: Path, scale: str) -> Study:
         raise ValueError(f"{path}: unknown key {min(unknown)!r}{nearest(min(unknown), known)}")
     if missing := {"title", "methods", "data", "seeds", "base", "variants"} - values.keys():
         raise ValueError(f"{path} does not say {', '.join(sorted(missing))}")
-    values |= {name: tuple(values[name]) for name in ("methods", "data")}
-    return Study(**values)
+    values |= {"methods": tuple(values["methods"]), "data": data or tuple(values["data"])}
+    return Study(**{**values, "seeds": seeds or values["seeds"]})
 
 
 def _typed(settings: Mapping[str, str]) -> Settings:

@@ -98,9 +98,17 @@ def about(content: dict[str, Any]) -> str:
     return (
         "Mean ± standard deviation (seeds); behind a comma the difference to the base over the same seeds, which share"
         " initial weights, batches and augmentations, with its 95 % t-interval; an interval that includes zero shows"
-        f" nothing. `{content['command']}`; {machine['processor']}, {machine['cores']} cores;"
-        f" torch {versions['torch']}; {content['judged']}."
+        f" nothing. `{content['command']}`; {machine['processor']}, {machine['cores']} cores; torch {versions['torch']}"
+        f"{_judged(content)}."
     )
+
+
+def _judged(content: dict[str, Any]) -> str:
+    if "protocols" not in content:
+        return "; nothing is judged yet"
+    words = ", ".join(content["protocols"][name] for name in METRICS if name in content["protocols"])
+    where = f"{content['test']:,} images of the {content['split']} split, {content['train']:,} to learn from"
+    return f"; {words}; {where}"
 
 
 def page(content: dict[str, Any]) -> str:

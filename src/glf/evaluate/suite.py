@@ -1,6 +1,7 @@
 """A run's backbone on the test split: one feature pass, the table of evaluators, the references beside it."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from glf import result
 from glf.config import EvaluateConfig, PretrainConfig, to_dict
 from glf.data import sources
+from glf.data.loader import draw
 from glf.data.store import Images, MissingSplit
 from glf.evaluate.linear import linear_probe
 from glf.heap import kept_memory
@@ -119,13 +121,21 @@ def _splits(config: EvaluateConfig, trained: PretrainConfig) -> tuple[Images, Im
         "store": trained.store,
     }
     train = sources.load(data, "train", **options)
-    try:
-        return train, sources.load(data, "test", **options), "test"
-    except MissingSplit:
+    test = None
+    if config.split == "test":
+        with suppress(MissingSplit):
+            test = sources.load(data, "test", **options)
+    rows = np.arange(len(train))
+    name = "test"
+    if test is None:
         rows, held_out = split(train, trained)
-        if len(held_out) == 0:  # unlabelled, nothing held out: the features' shape can still be judged
-            return train, train, "train"
-        return train.select(rows), train.select(held_out), "held-out part of train"
+        if len(held_out) == 0 and config.split == "val":
+            raise ValueError(f"{config.run} held no training images out: train with --val-images")
+        name = "held-out part of train" if len(held_out) else "train"  # the features' shape can be judged on any
+        test = train.select(held_out if len(held_out) else rows)
+    if config.limit is not None:
+        rows = rows[draw(train.targets[rows], config.limit, seed=0)]
+    return (train.select(rows) if len(rows) < len(train) else train), test, name
 
 
 def _encoders(backbone: Backbone, train: Images, trained: PretrainConfig, references: bool) -> dict[str, nn.Module]:
