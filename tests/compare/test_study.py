@@ -118,3 +118,17 @@ def test_the_command_line_of_a_run_says_its_configuration() -> None:
     back = tyro.cli(PretrainConfig, args=flags(config), config=(tyro.conf.OmitArgPrefixes,))
     assert back == config
     assert flags(PretrainConfig()) == ["--data", "fashion-mini", "--method", "simclr+adc", "--seed", "0"]
+
+
+STUDIES = Path(__file__).parent.parent.parent / "benchmarks" / "studies"
+
+
+@pytest.mark.parametrize("scale", ["tiny", "paper"])
+@pytest.mark.parametrize("path", sorted(STUDIES.glob("*.toml")), ids=lambda path: path.stem)
+def test_the_studies_of_this_repository_can_be_run_and_say_what_they_cost(path: Path, scale: str) -> None:
+    study = from_file(path, scale)
+    assert study.cost.startswith(f"{len(list(study.cells()))} runs")
+    assert path.read_text().startswith("# ")
+    if scale == "tiny":
+        assert "Finding: " in path.read_text()
+        assert f"= {len(list(study.cells()))} runs" in path.read_text()

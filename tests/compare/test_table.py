@@ -1,0 +1,61 @@
+"""The tables say what the runs say, and no more than they show."""
+
+from typing import Any
+
+import pytest
+
+from glf.compare.table import difference, markdown, page, spread, tables
+
+VALUES = {
+    ("none", 0): 0.50,
+    ("none", 1): 0.52,
+    ("none", 2): 0.51,
+    ("adc", 0): 0.52,
+    ("adc", 1): 0.542,
+    ("adc", 2): 0.528,
+}
+
+
+def content(**changed: Any) -> dict[str, Any]:
+    runs = [
+        {"data": "d", "method": "simclr", "variant": variant, "seed": seed, "values": {"linear": v, "knn5": v / 2}}
+        for (variant, seed), v in VALUES.items()
+    ]
+    about = {"title": "A <study>", "methods": ["simclr"], "data": ["d"], "base": "none", "failed": {"d/x/0": "no & no"}}
+    where = {"machine": {"processor": "P", "cores": 2}, "versions": {"torch": "2"}, "command": "glf compare"}
+    judged = {"protocols": {"linear": "linear probe", "knn5": "5-nn"}, "test": 9, "train": 99, "split": "test"}
+    return {**about, **where, **judged, "variants": {"none": {}, "adc": {}}, "runs": runs, **changed}
+
+
+def test_a_table_per_metric_with_the_base_first() -> None:
+    found = dict(tables(content()))
+    assert list(found) == ["d, linear probe", "d, 5-nn"]
+    head, row = found["d, linear probe"]
+    assert head == ["", "none", "+ adc"]
+    assert row == ["simclr", "51.0 ± 1.0 (3)", "53.0, +2.0 [1.5, 2.5]"]
+
+
+def test_only_seeds_that_both_have_are_compared() -> None:
+    assert difference({0: 50.0, 1: 60.0, 2: 70.0}, {0: 51.0, 2: 71.0}) == "61.0, +1.0 [1.0, 1.0]"
+    assert difference({0: 50.0}, {0: 51.0}) == "51.0, +1.0, one seed"
+    assert difference({0: 50.0}, {1: 51.0}) == "-"
+    assert spread({}) == "-"
+
+
+@pytest.mark.parametrize("values", [{0: 51.0, 1: 52.0, 2: 50.0}, {0: 50.1, 1: 51.8, 2: 51.3}])
+def test_an_interval_that_includes_zero_is_no_win(values: dict[int, float]) -> None:
+    assert "not shown" in difference({0: 50.0, 1: 52.0, 2: 51.0}, values)
+
+
+def test_missing_runs_are_gaps_and_failures_are_listed() -> None:
+    text = markdown(content(runs=[], protocols={}))
+    assert "| simclr | - | - |" in text
+    assert "- failed: d/x/0: no & no" in text
+
+
+def test_the_page_has_the_same_numbers_and_escapes_what_it_shows() -> None:
+    text = page(content())
+    assert "A &lt;study&gt;" in text
+    assert "no &amp; no" in text
+    for _, rows in tables(content()):
+        assert all(cell in text for cell in rows[1])
