@@ -48,8 +48,8 @@ format: install ## Format the sources and sort their imports
 bench: install ## Measure the speed of everything beside the backbone, against peers and limits (25 minutes)
 	@PYTHONPATH=benchmarks $(BIN)/python -m speed --images $(IMAGES) $(if $(PHOTOS),--photos $(PHOTOS))
 
-study: install ## Measure the README's table: methods with and without ADC, paired by seed (45 minutes)
-	@$(BIN)/python benchmarks/readme_table.py
+study: install ## Four methods with and without each part of ADC, five seeds, on IMAGES (hours; goes on where it was)
+	@$(BIN)/glf compare --study benchmarks/studies/headline.toml --data $(IMAGES) --out runs/headline
 
 methods: install ## Train every method on 5,000 images of CIFAR-10, given as IMAGES (55 minutes)
 	@$(BIN)/python benchmarks/all_methods.py --images $(IMAGES)

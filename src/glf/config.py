@@ -188,19 +188,21 @@ class CompareConfig:
     """Methods with and without constraints, over seeds: what differs within a pair of runs is the constraint alone."""
 
     study: Path | None = None
-    """A file that says what is compared and how (benchmarks/studies); data and seeds count beside it."""
+    """A file that says what is compared and how (benchmarks/studies); what else is given comes on top of it."""
     scale: str = "tiny"
     """Which scale of the study's file."""
-    methods: tuple[str, ...] = ("simclr", "byol", "barlow_twins", "vicreg")
-    """Methods, as in the table."""
-    constrain: tuple[str, ...] = ("none", "dcm", "lpm", "adc")
-    """Constraints to add; the first is what the others are compared with."""
+    methods: tuple[str, ...] | None = None
+    """Methods, as in the table; simclr byol barlow_twins vicreg when not given."""
+    constrain: tuple[str, ...] | None = None
+    """Constraints to add, the first of which the others are compared with; none dcm lpm adc when not given."""
     data: tuple[str, ...] | None = None
     """Names of sources, or paths; fashion-mini, or the study's, when not given."""
     seeds: int | None = None
     """Runs of each; 3, or the study's, when not given."""
     settings: dict[str, str] = field(default_factory=dict)
     """Any settings of pretraining, by name: epochs 6 views gentle nu 0.1."""
+    judging: dict[str, str] = field(default_factory=dict)
+    """Any settings of evaluation, by name: split val limit 10000."""
     out: Path = Path("runs/compare")
     """Where runs and tables go; what is there already is not done again."""
     jobs: int | None = None

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from glf.compare.runs import flags
-from glf.compare.study import Cell, Study, from_file, from_flags
+from glf.compare.study import Cell, Study, flags, from_file, from_flags
 from glf.config import AdcOptions, CompareConfig, PretrainConfig
 
 FILE = """
@@ -20,11 +19,11 @@ settings = { recipe = "tiny", epochs = 3, projector = [64, 32] }
 none = {}
 strong = { constrain = "adc", nu = 0.5, options = { temperature = 0.5 } }
 
-[tiny]
+[scales.tiny]
 cost = "eight runs"
 settings = { limit = 500 }
 
-[paper]
+[scales.paper]
 seeds = 5
 methods = ["simclr"]
 settings = { epochs = 1000, backbone = "resnet18" }
@@ -75,12 +74,49 @@ def test_cells_go_seed_by_seed_so_that_pairs_are_whole(file: Path) -> None:
         ('title = "A study"', "", "does not say title"),
         ('title = "A study"', 'title = "A"\nseed = 3', "unknown key 'seed' - did you mean 'seeds'"),
         ("seeds = 2", "seeds = 0", "a study needs"),
+        ("seeds = 2", 'seeds = "2"', "a study needs"),
+        ("settings = { recipe", "setings = { recipe", "unknown key 'setings' - did you mean 'settings'"),
+        ("settings = { limit", "setings = { limit", "unknown key 'setings'"),
+        ("epochs = 3", 'method = "byol"', "the study may set anything but"),
+        ("nu = 0.5", "seed = 3", "strong may set anything but"),
+        ("strong =", '"a/b" =', "a variant's name is a folder's name too"),
+        ('["fashion-mini"]', '["a/x.npz", "b/x.npz"]', "b/x.npz and a/x.npz would share the folder"),
+        ("epochs = 3", 'views = "gentel"', "unknown recipe of views 'gentel' - did you mean 'gentle'"),
+        ("seeds = 2", "seeds = 2\njudging = { splitt = 'val' }", "unknown configuration key 'splitt'"),
+        ("seeds = 2", "seeds = 2\njudging = { references = true }", "judging may say anything but"),
     ],
 )
 def test_mistakes_are_said_before_anything_runs(file: Path, old: str, new: str, words: str) -> None:
     file.write_text(file.read_text().replace(old, new, 1))
     with pytest.raises(ValueError, match=words):
         from_file(file, "tiny")
+
+
+def test_values_of_the_wrong_kind_are_refused_in_the_words_of_the_command_line(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(file.read_text().replace("epochs = 3", 'epochs = "ten"'))
+    with pytest.raises(SystemExit):
+        from_file(file, "tiny")
+    assert "ten" in capsys.readouterr().err
+
+
+def test_judging_on_held_out_images_takes_some(file: Path) -> None:
+    text = file.read_text().replace("epochs = 3", "epochs = 3, val_images = 0")
+    file.write_text(text.replace("seeds = 2", "seeds = 2\njudging = { split = 'val' }"))
+    with pytest.raises(ValueError, match="takes some: set val_images"):
+        from_file(file, "tiny")
+
+
+def test_flags_come_on_top_of_a_file(file: Path) -> None:
+    study = from_flags(
+        CompareConfig(study=file, seeds=1, data=("cifar10",), settings={"epochs": "2", "compile": "False"})
+    )
+    assert (study.seeds, study.data, len(study.variants)) == (1, ("cifar10",), 2)
+    config = study.config(next(study.cells()))
+    assert (config.epochs, config.compile, config.limit) == (2, False, 500)
+    with pytest.raises(ValueError, match="not with --methods or --constrain"):
+        from_flags(CompareConfig(study=file, methods=("byol",)))
 
 
 def test_an_unknown_scale_is_named(file: Path) -> None:
@@ -96,6 +132,7 @@ def test_flags_are_the_same_thing() -> None:
     assert isinstance(study, Study)
     config = study.config(Cell("fashion-mini", "byol", "lpm", 0))
     assert (config.method, config.epochs, config.views, config.adc.nu) == ("byol+lpm", 6, "gentle", 0.1)
+    assert from_flags(CompareConfig(methods=("simclr,byol", "moco"))).methods == ("simclr", "byol", "moco")
 
 
 def test_the_command_line_of_a_run_says_its_configuration() -> None:

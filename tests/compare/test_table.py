@@ -23,8 +23,8 @@ def content(**changed: Any) -> dict[str, Any]:
     ]
     about = {"title": "A <study>", "methods": ["simclr"], "data": ["d"], "base": "none", "failed": {"d/x/0": "no & no"}}
     where = {"machine": {"processor": "P", "cores": 2}, "versions": {"torch": "2"}, "command": "glf compare"}
-    judged = {"protocols": {"linear": "linear probe", "knn5": "5-nn"}, "test": 9, "train": 99, "split": "test"}
-    return {**about, **where, **judged, "variants": {"none": {}, "adc": {}}, "runs": runs, **changed}
+    how = {"protocols": {"linear": "linear probe", "knn5": "5-nn"}, "test": 9, "train": 99, "split": "test"}
+    return {**about, **where, "judged": {"d": how}, "variants": {"none": {}, "adc": {}}, "runs": runs, **changed}
 
 
 def test_a_table_per_metric_with_the_base_first() -> None:
@@ -32,12 +32,12 @@ def test_a_table_per_metric_with_the_base_first() -> None:
     assert list(found) == ["d, linear probe", "d, 5-nn"]
     head, row = found["d, linear probe"]
     assert head == ["", "none", "+ adc"]
-    assert row == ["simclr", "51.0 ± 1.0 (3)", "53.0, +2.0 [1.5, 2.5]"]
+    assert row == ["simclr", "51.0 ± 1.0 (3)", "53.0, +2.00 [1.50, 2.50] (3)"]
 
 
 def test_only_seeds_that_both_have_are_compared() -> None:
-    assert difference({0: 50.0, 1: 60.0, 2: 70.0}, {0: 51.0, 2: 71.0}) == "61.0, +1.0 [1.0, 1.0]"
-    assert difference({0: 50.0}, {0: 51.0}) == "51.0, +1.0, one seed"
+    assert difference({0: 50.0, 1: 60.0, 2: 70.0}, {0: 51.0, 2: 71.0}) == "61.0, +1.00, not shown [1.00, 1.00] (2)"
+    assert difference({0: 50.0}, {0: 51.0}) == "51.0, +1.00, not shown (1)"
     assert difference({0: 50.0}, {1: 51.0}) == "-"
     assert spread({}) == "-"
 
@@ -48,7 +48,7 @@ def test_an_interval_that_includes_zero_is_no_win(values: dict[int, float]) -> N
 
 
 def test_missing_runs_are_gaps_and_failures_are_listed() -> None:
-    text = markdown(content(runs=[], protocols={}))
+    text = markdown(content(runs=[], judged={}))
     assert "| simclr | - | - |" in text
     assert "- failed: d/x/0: no & no" in text
 
@@ -59,3 +59,10 @@ def test_the_page_has_the_same_numbers_and_escapes_what_it_shows() -> None:
     assert "no &amp; no" in text
     for _, rows in tables(content()):
         assert all(cell in text for cell in rows[1])
+
+
+def test_references_without_labels_leave_gaps() -> None:
+    references = {"d": {"pixels": {"0": {"linear": 0.25}, "1": {}}}}
+    found = dict(tables(content(references=references)))
+    assert found["d, linear probe"][1] == ["(pixels)", "25.0 (1)", ""]
+    assert found["d, 5-nn"][1] == ["(pixels)", "-", ""]

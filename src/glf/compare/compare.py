@@ -1,6 +1,7 @@
 """glf compare: run what is missing, and write the table after every run."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from glf import result
 from glf.compare.runs import judged, run_all
-from glf.compare.study import Cell, Study, from_file, from_flags
+from glf.compare.study import Cell, Study, from_flags
 from glf.compare.table import markdown, page
 from glf.config import CompareConfig
 from glf.report.page import document
@@ -19,20 +20,21 @@ FILE, TABLE, PAGE = "compare.json", "table.md", "table.html"
 
 def compare(config: CompareConfig, console: Console | None = None) -> dict[str, Any]:
     """Train and judge what is not there yet; returns what compare.json holds."""
-    if config.study is None:
-        study = from_flags(config)
-    else:
-        study = from_file(config.study, config.scale, config.data, config.seeds)
-    return conduct(study, config.out, config.jobs, console)
+    if sys.platform == "win32":
+        raise ValueError("glf compare locks its runs as Unix does: run it on Linux or macOS")
+    content = conduct(from_flags(config), config.out, config.jobs, console)
+    if content["failed"]:
+        raise ValueError(f"{len(content['failed'])} runs failed; the others are in {config.out / TABLE}")
+    return content
 
 
 def conduct(study: Study, out: Path, jobs: int | None = None, console: Console | None = None) -> dict[str, Any]:
-    """The same for a study that is there already."""
+    """The same for a study that is there already, whatever fails."""
     console = console or Console()
     cells = list(study.cells())
-    console.print(f"{study.title}: {len(cells)} runs in {out}", highlight=False, soft_wrap=True)
-    if study.cost:
-        console.print(study.cost, highlight=False, soft_wrap=True)
+    for line in (f"{study.title}: {len(cells)} runs in {out}", study.cost):
+        if line:
+            console.print(line, highlight=False, soft_wrap=True, markup=False)
     failed: dict[str, str] = {}
     columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
@@ -42,21 +44,20 @@ def conduct(study: Study, out: Path, jobs: int | None = None, console: Console |
             if why is not None:
                 failed[str(cell.place)] = why
             progress.advance(task)
-            progress.print(f"{cell.place}  {_said(out / cell.place, why)}", highlight=False, soft_wrap=True)
+            text = f"{cell.place}  {_said(study, out / cell.place, why)}"
+            progress.console.print(text, highlight=False, soft_wrap=True, markup=False)
             write(study, out, failed)
 
         run_all(study, out, jobs, done)
     content = write(study, out, failed)
     console.print(markdown(content), highlight=False, soft_wrap=True, markup=False)
-    if failed:
-        raise ValueError(f"{len(failed)} of {len(cells)} runs failed; the others are in {out / TABLE}")
     return content
 
 
-def _said(run: Path, why: str | None) -> str:
+def _said(study: Study, run: Path, why: str | None) -> str:
     if why is not None:
         return f"failed: {why}"
-    content = judged(run)
+    content = judged(study, run)
     assert content is not None, "a run that did not fail was judged"
     row = content["evaluation"]["rows"]["trained"]
     return "  ".join(f"{name} {value:.4g}" for name, value in row.items())
@@ -66,9 +67,10 @@ def write(study: Study, out: Path, failed: dict[str, str]) -> dict[str, Any]:
     """Collect what is done into compare.json, table.md and table.html."""
     runs: list[dict[str, Any]] = []
     references: dict[str, dict[str, dict[str, Any]]] = {}
-    judged_on: dict[str, Any] = {}
+    about: dict[str, Any] = result.provenance()
+    sets: dict[str, Any] = {}
     for cell in study.cells():
-        content = judged(out / cell.place)
+        content = judged(study, out / cell.place)
         if content is None:
             continue
         found = content["evaluation"]
@@ -76,7 +78,8 @@ def write(study: Study, out: Path, failed: dict[str, str]) -> dict[str, Any]:
         for name in ("pixels", "untrained"):
             if name in found["rows"]:
                 references.setdefault(cell.data, {}).setdefault(name, {})[str(cell.seed)] = found["rows"][name]
-        judged_on = {name: found[name] for name in ("protocols", "split", "train", "test")}
+        sets[cell.data] = {name: found[name] for name in ("protocols", "split", "train", "test")}
+        about |= {name: found[name] for name in ("machine", "versions")}
     content = {
         "schema": result.SCHEMA,
         "kind": "compare",
@@ -90,8 +93,8 @@ def write(study: Study, out: Path, failed: dict[str, str]) -> dict[str, Any]:
         "runs": runs,
         "references": references,
         "failed": failed,
-        **judged_on,
-        **result.provenance(),
+        "judged": sets,
+        **about,
     }
     result.write(out / FILE, json.dumps(content, indent=1) + "\n")
     result.write(out / TABLE, markdown(content))

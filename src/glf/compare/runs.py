@@ -1,10 +1,12 @@
 """The runs of a study: as many at once as the machine bears, each a process that can be killed and gone on with."""
 
-import fcntl
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -13,30 +15,24 @@ from pathlib import Path
 from typing import Any
 
 from glf import result
-from glf.compare.study import Cell, Study
-from glf.config import AdcOptions, EvaluateConfig, PretrainConfig, from_dict, to_dict
-from glf.train.directory import LAST, saved_config
+from glf.compare.study import Cell, Study, flags
+from glf.config import EvaluateConfig, PretrainConfig, from_dict
+from glf.data.workers import cores
+from glf.train.directory import CONFIG, FREE, LAST, saved_config
 
 MEMORY_OF_A_RUN = 3 * 2**30  # a process with torch, its images and its activations, on a CPU
-_NOT_LEARNT = ("out", "resume", "overwrite", "recipe")
+_NOT_JUDGED = {"run", "references", "device", "batch_size", "root", "download"}  # say how, not what
+_SAFE = ["-P"] if sys.version_info >= (3, 11) else []  # what lies in the current folder is not imported
+_GLF = [sys.executable, *_SAFE, "-c", "import sys; from glf.cli import main; sys.argv[0] = 'glf'; main()"]
 
 
 def run_all(study: Study, out: Path, jobs: int | None, done: Callable[[Cell, str | None], None]) -> None:
     """Every cell that is not there yet; ``done`` hears of each, with what went wrong or None."""
-    places = _places(jobs)
-    free = list(places)
-    lock = threading.Lock()
-
-    def work(cell: Cell) -> tuple[Cell, str | None]:
-        with lock:
-            place = free.pop()
-        try:
-            return cell, _run(study, cell, out / cell.place, place)
-        finally:
-            with lock:
-                free.append(place)
-
-    with ThreadPoolExecutor(len(places)) as pool:
+    for cell in study.cells():
+        _check(study, cell, out / cell.place)
+    free = places(study, jobs)
+    work = _Work(study, out, free)
+    with ThreadPoolExecutor(len(free)) as pool:
         waiting = {pool.submit(work, cell) for cell in study.cells()}
         try:
             while waiting:
@@ -44,88 +40,135 @@ def run_all(study: Study, out: Path, jobs: int | None, done: Callable[[Cell, str
                 for one in finished:
                     done(*one.result())
         except BaseException:
+            work.stop()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
-def judged(run: Path) -> dict[str, Any] | None:
-    """A run's result, once it has been judged."""
+def judged(study: Study, run: Path) -> dict[str, Any] | None:
+    """A run's result, once it has been judged as the study asks."""
     content = result.read(run) if (run / result.FILE).exists() else {}
-    return content if "evaluation" in content else None
+    if "evaluation" not in content:
+        return None
+    stored = from_dict(EvaluateConfig, content["evaluation"]["config"])
+    return content if not _differing(stored, study.judged(run), _NOT_JUDGED) else None
 
 
-def _run(study: Study, cell: Cell, run: Path, place: Mapping[str, str]) -> str | None:
-    """Train and judge, from wherever an earlier attempt has got to; returns what went wrong."""
-    with _alone(run) as held:
-        wanted = study.config(cell)
-        if (run / "config.json").exists():
-            _same(saved_config(run), wanted, run)
-        if judged(run) is not None:
+class _Work:
+    """Takes a cell and a place for it, and reports what went wrong. A call is made in a thread of its own."""
+
+    def __init__(self, study: Study, out: Path, free: list[dict[str, str]]) -> None:
+        self.study, self.out, self.free = study, out, free.copy()
+        self.lock, self.stopped = threading.Lock(), False
+        self.running: set[subprocess.Popen[bytes]] = set()
+
+    def __call__(self, cell: Cell) -> tuple[Cell, str | None]:
+        with self.lock:
+            place = self.free.pop()
+        try:
+            with _alone(self.out / cell.place, lambda: self.stopped) as held:
+                return cell, self.run(cell, self.out / cell.place, place, held)
+        except (ValueError, OSError) as error:
+            return cell, str(error)
+        finally:
+            with self.lock:
+                self.free.append(place)
+
+    def stop(self) -> None:
+        """End what is under way; it is gone on with next time."""
+        with self.lock:
+            self.stopped = True
+            for process in self.running:
+                process.terminate()
+
+    def run(self, cell: Cell, run: Path, place: Mapping[str, str], held: int) -> str | None:
+        """Train and judge, from wherever an earlier attempt has got to."""
+        if judged(self.study, run) is not None:
             return None
-        glf = [sys.executable, "-c", "import sys; from glf.cli import main; sys.argv[0] = 'glf'; main()"]
-        how = "--resume" if (run / LAST).exists() else "--overwrite"
+        if run.exists() and not (run / CONFIG).exists():  # a kill fell between making the folder and its first file
+            shutil.rmtree(run)
         # Pixels and the untrained network are judged once for each set of images and seed.
-        first = (cell.method, cell.variant) == (study.methods[0], next(iter(study.variants)))
-        judging = from_dict(EvaluateConfig, {**study.judging, "run": str(run), "references": first})
-        commands = [
-            [*glf, "pretrain", *flags(wanted), "--out", str(run), how],
-            [*glf, "evaluate", str(run), *flags(judging)],
-        ]
-        if (run / result.FILE).exists():  # trained, and not judged
-            del commands[0]
+        first = (cell.method, cell.variant) == (self.study.methods[0], next(iter(self.study.variants)))
+        how = "--resume" if (run / LAST).exists() else "--overwrite"
+        commands = [["evaluate", str(run), *flags(self.study.judged(run, references=first))]]
+        if not (run / result.FILE).exists():
+            commands.insert(0, ["pretrain", *flags(self.study.config(cell)), "--out", str(run), how])
         for command in commands:
-            ended = subprocess.run(
-                command, capture_output=True, text=True, env={**os.environ, **place}, pass_fds=[held], check=False
-            )
-            if ended.returncode:
-                lines = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]
-                return lines[-1]
-    return None
+            if why := self.call([*_GLF, *command], _beside(run, "log"), {**os.environ, **place}, held):
+                return why
+        return None
+
+    def call(self, command: list[str], log: Path, environment: Mapping[str, str], held: int) -> str | None:
+        """Run a command with its output in a file; returns why it failed."""
+        with open(log, "wb") as file:
+            with self.lock:
+                if self.stopped:
+                    return "stopped"
+                process = subprocess.Popen(
+                    command, stdout=file, stderr=subprocess.STDOUT, env=environment, pass_fds=[held]
+                )
+                self.running.add(process)
+            code = process.wait()
+            with self.lock:
+                self.running.discard(process)
+        if code < 0:
+            return f"ended by {signal.Signals(-code).name} (see {log})"
+        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        return f"{lines[-1] if lines else f'exit code {code}'} (see {log})" if code else None
+
+
+def _check(study: Study, cell: Cell, run: Path) -> None:
+    """A run that is there already was made with the study's settings."""
+    if (run / CONFIG).exists():
+        saved, wanted = saved_config(run), study.config(cell)
+        for name in _differing(saved, wanted, FREE | {"recipe"}):
+            was, now = getattr(saved, name), getattr(wanted, name)
+            raise ValueError(f"{run} was made with {name} {was!r}, and the study says {now!r}: choose another --out")
+
+
+def _differing(one: Any, other: Any, but: set[str]) -> list[str]:
+    names = [field.name for field in fields(one) if field.name not in but]
+    return [name for name in names if getattr(one, name) != getattr(other, name)]
 
 
 @contextmanager
-def _alone(run: Path) -> Iterator[int]:
+def _alone(run: Path, stopped: Callable[[], bool]) -> Iterator[int]:
     """Nobody else works on this run: the lock is the child's too, and outlives a parent that is killed."""
+    import fcntl
+
     run.parent.mkdir(parents=True, exist_ok=True)
-    with open(run.with_name(f".{run.name}.lock"), "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with open(_beside(run, "lock"), "w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if stopped():
+                    raise
+                time.sleep(0.2)  # another comparison, or what one that was killed has left, is at work on it
         yield file.fileno()
 
 
-def _same(saved: PretrainConfig, wanted: PretrainConfig, run: Path) -> None:
-    for field in fields(PretrainConfig):
-        one, other = getattr(saved, field.name), getattr(wanted, field.name)
-        if field.name not in _NOT_LEARNT and one != other:
-            raise ValueError(f"{run} was made with {field.name} {one!r}, and the study says {other!r}: choose --out")
+def _beside(run: Path, kind: str) -> Path:
+    return run.with_name(f".{run.name}.{kind}")
 
 
-def flags(config: PretrainConfig | EvaluateConfig) -> list[str]:
-    """The command line that says this configuration: what matters most, and whatever is not a default."""
-    plain, usual = to_dict(config), {field.name: field.default for field in fields(config)}
-    plain |= plain.pop("adc", {})
-    usual |= to_dict(AdcOptions())
-    found: list[str] = []
-    for name, value in plain.items():
-        flag = name.replace("_", "-")
-        if name in ("recipe", "run") or (value == usual[name] and name not in ("method", "data", "seed")):
-            continue
-        if isinstance(usual[name], bool):
-            found.append(f"--{flag}" if value else f"--no-{flag}")
-        elif isinstance(value, dict):
-            found += [f"--{flag}", *(str(part) for item in value.items() for part in item)] if value else []
-        else:
-            found += [f"--{flag}", *map(str, value if isinstance(value, list | tuple) else [value])]
-    return found
-
-
-def _places(jobs: int | None) -> list[dict[str, str]]:
-    """What each run at once is told about its share of the machine: a GPU, or some of the cores."""
+def places(study: Study, jobs: int | None) -> list[dict[str, str]]:
+    """What each of the runs at once is told about its share of the machine: a GPU, or some of the cores."""
     import torch
 
-    if torch.cuda.is_available():
-        devices = range(torch.cuda.device_count())
-        return [{"CUDA_VISIBLE_DEVICES": str(one % len(devices))} for one in range(jobs or len(devices))]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    count = jobs or max(1, min(cores, memory // MEMORY_OF_A_RUN))
-    return [{"OMP_NUM_THREADS": str(max(1, cores // count))} for _ in range(count)]
+    asked: list[PretrainConfig] = [study.config(cell) for cell in study.cells()]
+    on_cpu = all(config.device == "cpu" for config in asked)
+    if not on_cpu and torch.cuda.is_available():
+        several = max(config.devices for config in asked)
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
+        ids = visible.split(",")
+        groups = [ids[start : start + several] for start in range(0, len(ids) - several + 1, several)] or [ids]
+        count = len(groups) if jobs is None else jobs
+        shares = [{"CUDA_VISIBLE_DEVICES": ",".join(groups[i % len(groups)])} for i in range(max(1, count))]
+    else:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        bears = 1 if not on_cpu and torch.backends.mps.is_available() else min(cores(), memory // MEMORY_OF_A_RUN)
+        shares = [{} for _ in range(max(1, bears if jobs is None else jobs))]
+    threads = str(max(1, cores() // len(shares)))
+    return [{"OMP_NUM_THREADS": threads, **share} for share in shares]

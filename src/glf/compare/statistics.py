@@ -18,8 +18,8 @@ class Paired(NamedTuple):
 
     @property
     def shown(self) -> bool:
-        """Whether the interval leaves zero out."""
-        return self.low > 0 or self.high < 0
+        """Whether the interval leaves zero out; two equal differences may be chance, whatever the formula says."""
+        return self.pairs > 2 and (self.low > 0 or self.high < 0)
 
 
 def paired(base: Sequence[float], other: Sequence[float], confidence: float = 0.95) -> Paired:

@@ -2,12 +2,15 @@
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from glf.config import AdcOptions, CompareConfig, PretrainConfig, from_dict, nearest, to_dict
+import tyro
+
+from glf.config import AdcOptions, CompareConfig, EvaluateConfig, PretrainConfig, from_dict, nearest, to_dict
+from glf.data import views
 from glf.methods import parse
 from glf.recipes import completed, with_recipe
 
@@ -17,7 +20,11 @@ else:
     import tomli as tomllib
 
 Settings = dict[str, Any]  # of PretrainConfig, by name; those of ADC stand among them
-_ADC = set(to_dict(AdcOptions()))
+_ADC = {field.name for field in fields(AdcOptions)}
+_OWN = {"method", "data", "seed", "out", "resume", "overwrite", "dry_run"}  # a cell says these, not a setting
+_OWN_JUDGING = {"run", "references"}
+_KEYS = {"title", "methods", "data", "seeds", "base", "variants", "settings", "judging", "finding", "cost"}
+_NEEDED = {"title", "methods", "data", "seeds", "base", "variants"}
 
 
 class Cell(NamedTuple):
@@ -31,7 +38,7 @@ class Cell(NamedTuple):
     @property
     def place(self) -> Path:
         """Where it lies below the study's directory."""
-        return Path(Path(self.data).stem, self.method.replace("+", "-"), self.variant, str(self.seed))
+        return Path(Path(self.data).stem or "data", self.method.replace("+", "-"), self.variant, str(self.seed))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +57,30 @@ class Study:
     cost: str = ""
 
     def __post_init__(self) -> None:
+        """Whatever is wrong is said before hours have passed."""
         if self.base not in self.variants:
             raise ValueError(f"the base {self.base!r} is none of the variants: {', '.join(self.variants)}")
-        if self.seeds < 1 or not self.methods or not self.data:
+        if not isinstance(self.seeds, int) or self.seeds < 1 or not self.methods or not self.data:
             raise ValueError("a study needs a method, a set of images and a seed at least")
-        for cell in self.cells():  # whatever is wrong in a setting is said before hours have passed
+        for name, settings in {"the study": self.settings, **self.variants}.items():
+            if name != "the study" and (Path(name).name != name or name in (".", "..")):
+                raise ValueError(f"a variant's name is a folder's name too: not {name!r}")
+            if not isinstance(settings, Mapping) or _OWN & settings.keys():
+                raise ValueError(f"{name} may set anything but {', '.join(sorted(_OWN))}: {settings}")
+        if _OWN_JUDGING & self.judging.keys():
+            raise ValueError(f"judging may say anything but {', '.join(sorted(_OWN_JUDGING))}")
+        judging = self.judged(Path())
+        places: dict[Path, Cell] = {}
+        for cell in self.cells():
+            other = places.setdefault(cell.place, cell)
+            if other != cell:
+                raise ValueError(f"{cell.data} and {other.data} would share the folder {cell.place}: rename one")
             config = self.config(cell)
-            parse(config.method, config.adc).build(**config.options)
+            method = parse(config.method, config.adc)
+            method.build(**config.options)
+            views.recipe(config.views or method.views)
+            if judging.split == "val" and config.val_images == 0:
+                raise ValueError("judging on held-out training images takes some: set val_images")
 
     def cells(self) -> Iterator[Cell]:
         """Seed by seed, so that a study that is stopped early has whole pairs."""
@@ -73,41 +97,82 @@ class Study:
         adc = {name: asked.pop(name) for name in _ADC & asked.keys()}
         values = {**to_dict(config), **asked, "data": cell.data, "seed": cell.seed}
         config = completed(from_dict(PretrainConfig, values))
-        return replace(config, adc=replace(config.adc, **adc))
+        config = replace(config, adc=replace(config.adc, **adc))
+        # There and back through the command line: a word where a number should be is refused here, in its words.
+        parsed = tyro.cli(PretrainConfig, args=flags(config), config=(tyro.conf.OmitArgPrefixes,))
+        return replace(parsed, recipe=config.recipe)
+
+    def judged(self, run: Path, references: bool = False) -> EvaluateConfig:
+        """How a run is judged."""
+        return from_dict(EvaluateConfig, {**self.judging, "run": run, "references": references})
+
+
+def flags(config: PretrainConfig | EvaluateConfig) -> list[str]:
+    """The command line that says this configuration: what matters most, and whatever is not a default."""
+    plain, usual = to_dict(config), {field.name: field.default for field in fields(config)}
+    plain |= plain.pop("adc", {})
+    usual |= to_dict(AdcOptions())
+    found: list[str] = []
+    for name, value in plain.items():
+        flag = name.replace("_", "-")
+        if name in ("recipe", "run") or (value == usual[name] and name not in ("method", "data", "seed")):
+            continue
+        if isinstance(usual[name], bool) and isinstance(value, bool):
+            found.append(f"--{flag}" if value else f"--no-{flag}")
+        elif isinstance(value, dict):
+            found += [f"--{flag}", *(str(part) for item in value.items() for part in item)] if value else []
+        else:
+            found += [f"--{flag}", *map(str, value if isinstance(value, list | tuple) else [value])]
+    return found
 
 
 def from_flags(config: CompareConfig) -> Study:
-    """Methods with and without constraints, the first of which is the base."""
+    """Methods with and without constraints, the first of which is the base; or a study's file with these on top."""
+    given = {"data": config.data, "seeds": config.seeds}
+    settings, judging = _typed(config.settings), _typed(config.judging)
+    if config.study is not None:
+        if config.methods or config.constrain:
+            raise ValueError("a study's file says which methods and variants: not with --methods or --constrain")
+        study = from_file(config.study, config.scale)
+        given = {name: value for name, value in given.items() if value is not None}
+        merged = {"settings": {**study.settings, **settings}, "judging": {**study.judging, **judging}}
+        return replace(study, **merged, **given)
+    methods = _apart(config.methods) or ("simclr", "byol", "barlow_twins", "vicreg")
+    constrain = _apart(config.constrain) or ("none", "dcm", "lpm", "adc")
     return Study(
-        title=f"{', '.join(config.methods)} with {', '.join(config.constrain)}",
-        methods=config.methods,
+        title=f"{', '.join(methods)} with {', '.join(constrain)}",
+        methods=methods,
         data=config.data or ("fashion-mini",),
-        seeds=config.seeds or 3,
-        base=config.constrain[0],
-        variants={name: {"constrain": name} for name in config.constrain},
-        settings=_typed(config.settings),
+        seeds=3 if config.seeds is None else config.seeds,
+        base=constrain[0],
+        variants={name: {"constrain": name} for name in constrain},
+        settings=settings,
+        judging=judging,
     )
 
 
-def from_file(path: Path, scale: str, data: tuple[str, ...] | None = None, seeds: int | None = None) -> Study:
-    """A study at one of its scales: a table in the file whose values come on top of the file's own."""
+def from_file(path: Path, scale: str) -> Study:
+    """A study at one of its scales, whose values come on top of the file's own."""
     try:
         content = tomllib.loads(path.read_text())
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path} is no TOML: {error}") from error
-    known = {"title", "methods", "data", "seeds", "base", "variants", "settings", "judging", "finding", "cost"}
-    scales = {name: value for name, value in content.items() if name not in known and isinstance(value, dict)}
+    scales = content.pop("scales", {})
     if scale not in scales:
         raise ValueError(f"{path} has no scale {scale!r}{nearest(scale, scales)} (it has: {', '.join(scales)})")
-    values = {name: value for name, value in content.items() if name not in scales}
+    for values in (content, *scales.values()):
+        if unknown := values.keys() - _KEYS:
+            raise ValueError(f"{path}: unknown key {min(unknown)!r}{nearest(min(unknown), _KEYS)}")
     for name, value in scales[scale].items():
-        values[name] = {**values.get(name, {}), **value} if isinstance(value, Mapping) else value
-    if unknown := values.keys() - known:
-        raise ValueError(f"{path}: unknown key {min(unknown)!r}{nearest(min(unknown), known)}")
-    if missing := {"title", "methods", "data", "seeds", "base", "variants"} - values.keys():
+        content[name] = {**content.get(name, {}), **value} if isinstance(value, Mapping) else value
+    if missing := _NEEDED - content.keys():
         raise ValueError(f"{path} does not say {', '.join(sorted(missing))}")
-    values |= {"methods": tuple(values["methods"]), "data": data or tuple(values["data"])}
-    return Study(**{**values, "seeds": seeds or values["seeds"]})
+    return Study(**content | {name: tuple(content[name]) for name in ("methods", "data")})
+
+
+def _apart(names: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Words apart, whether blanks or commas stand between them."""
+    return tuple(part for name in names or () for part in name.split(",") if part)
 
 
 def _typed(settings: Mapping[str, str]) -> Settings:
@@ -117,6 +182,6 @@ def _typed(settings: Mapping[str, str]) -> Settings:
 
 def _value(text: str) -> Any:
     try:
-        return tomllib.loads(f"x = {text}")["x"]
+        return tomllib.loads(f"x = {text.lower() if text in ('True', 'False') else text}")["x"]
     except tomllib.TOMLDecodeError:
         return text

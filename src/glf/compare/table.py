@@ -32,7 +32,8 @@ def tables(content: dict[str, Any]) -> Iterator[tuple[str, list[list[str]]]]:
         for metric, words in METRICS.items():
             rows = [["", content["base"], *(_named(name) for name in others)]]
             for name in content.get("references", {}).get(data, {}):
-                values = {int(seed): 100 * row[metric] for seed, row in content["references"][data][name].items()}
+                found_here = content["references"][data][name]
+                values = {int(seed): 100 * row[metric] for seed, row in found_here.items() if metric in row}
                 rows.append([f"({name})", spread(values), *("" for _ in others)])
             for method in content["methods"]:
                 base = found[data, metric, method, content["base"]]
@@ -62,18 +63,17 @@ def difference(base: Values, other: Values) -> str:
     """The mean, and what it is more than the base's over the seeds that both have: with its interval, or "not shown".
 
     >>> difference({0: 50.0, 1: 52.0, 2: 51.0}, {0: 51.0, 1: 53.2, 2: 51.9})
-    '52.0, +1.0 [0.7, 1.4]'
-    >>> difference({0: 50.0, 1: 52.0}, {0: 51.0, 1: 52.0})
-    '51.5, +0.5, not shown [-5.9, 6.9]'
+    '52.0, +1.03 [0.65, 1.41] (3)'
+    >>> difference({0: 50.0, 1: 52.0, 2: 51.0}, {0: 51.0, 1: 52.0, 2: 51.0})
+    '51.3, +0.33, not shown [-1.10, 1.77] (3)'
     """
     seeds = sorted(base.keys() & other.keys())
     if not seeds:
         return "-"
     found = paired([base[seed] for seed in seeds], [other[seed] for seed in seeds])
-    text = f"{mean(other[seed] for seed in seeds):.1f}, {found.mean:+.1f}"
-    if math.isinf(found.low):
-        return f"{text}, one seed"
-    return f"{text}{'' if found.shown else ', not shown'} [{found.low:.1f}, {found.high:.1f}]"
+    text = f"{mean(other[seed] for seed in seeds):.1f}, {found.mean:+.2f}{'' if found.shown else ', not shown'}"
+    interval = "" if math.isinf(found.low) else f" [{found.low:.2f}, {found.high:.2f}]"
+    return f"{text}{interval} ({found.pairs})"
 
 
 def markdown(content: dict[str, Any]) -> str:
@@ -96,19 +96,17 @@ def about(content: dict[str, Any]) -> str:
     """How to read it, and where it comes from."""
     machine, versions = content["machine"], content["versions"]
     return (
-        "Mean ± standard deviation (seeds); behind a comma the difference to the base over the same seeds, which share"
-        " initial weights, batches and augmentations, with its 95 % t-interval; an interval that includes zero shows"
-        f" nothing. `{content['command']}`; {machine['processor']}, {machine['cores']} cores; torch {versions['torch']}"
-        f"{_judged(content)}."
+        "Mean ± standard deviation (seeds); behind a comma the mean difference to the base over the seeds that both"
+        " have, which share initial weights, batches and augmentations, with its 95 % t-interval. An interval that"
+        " includes zero, or fewer than three pairs, show nothing."
+        f" `{content['command']}`; {machine['processor']}, {machine['cores']} cores; torch {versions['torch']}."
+        f"{''.join(_judged(data, how) for data, how in content['judged'].items())}"
     )
 
 
-def _judged(content: dict[str, Any]) -> str:
-    if "protocols" not in content:
-        return "; nothing is judged yet"
-    words = ", ".join(content["protocols"][name] for name in METRICS if name in content["protocols"])
-    where = f"{content['test']:,} images of the {content['split']} split, {content['train']:,} to learn from"
-    return f"; {words}; {where}"
+def _judged(data: str, how: dict[str, Any]) -> str:
+    words = ", ".join(how["protocols"][name] for name in METRICS if name in how["protocols"])
+    return f" {data}: {words}; {how['test']:,} images of the {how['split']} split, {how['train']:,} to learn from."
 
 
 def page(content: dict[str, Any]) -> str:

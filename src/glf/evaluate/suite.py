@@ -86,9 +86,10 @@ def judge(config: EvaluateConfig, cache: Path, console: Console) -> dict[str, An
     train, test, split_name = _splits(config, trained)
     if train.channels > backbone.channels:
         raise ValueError(f"{train.name} has {train.channels} channels, the backbone takes {backbone.channels}")
-    labelled = train.labelled and test.labelled
+    labelled = train.labelled and test.labelled and split_name != "train"
     if not labelled:
-        console.print("no labels: only what can be said without them", highlight=False)
+        why = "no labels" if split_name != "train" else "no images to judge on but those that were trained on"
+        console.print(f"{why}: only what can be said without them", highlight=False)
     device = accelerator(config.device)
     encoders = _encoders(backbone, train, trained, config.references)
     with kept_memory(device == "cpu"):
@@ -134,7 +135,7 @@ def _splits(config: EvaluateConfig, trained: PretrainConfig) -> tuple[Images, Im
         name = "held-out part of train" if len(held_out) else "train"  # the features' shape can be judged on any
         test = train.select(held_out if len(held_out) else rows)
     if config.limit is not None:
-        rows = rows[draw(train.targets[rows], config.limit, seed=0)]
+        rows = rows[draw(train.targets[rows], min(config.limit, len(rows)), trained.seed)]  # as training draws them
     return (train.select(rows) if len(rows) < len(train) else train), test, name
 
 

@@ -12,7 +12,7 @@ from glf.train.distributed import launched_rank
 CONFIG = "config.json"
 LAST = Path("checkpoints") / "last.ckpt"
 # What a resumed run may set anew: none of it changes what is learnt.
-_FREE = {
+FREE = {
     "out", "resume", "overwrite", "dry_run", "device", "workers", "store", "root", "download", "keep", "save_every",
     "compile",
 }  # fmt: skip
@@ -81,12 +81,12 @@ def _resumed(config: PretrainConfig, out: Path) -> PretrainConfig:
     default = PretrainConfig()
     for field in fields(PretrainConfig):
         given, kept = getattr(config, field.name), getattr(saved, field.name)
-        if field.name not in _FREE and given not in (kept, getattr(default, field.name)):
+        if field.name not in FREE and given not in (kept, getattr(default, field.name)):
             raise ValueError(f"{field.name} was {kept!r} when {out} was started; it cannot become {given!r} on resume")
     if not (out / LAST).exists():
         raise ValueError(f"{out} has no checkpoint yet (the first follows an epoch): start anew with --overwrite")
     checkpoint.load(out / LAST)  # another version's or a broken file is refused before anything else happens
-    given = {name: getattr(config, name) for name in _FREE}
+    given = {name: getattr(config, name) for name in FREE}
     # What was not given anew stays as it was: a run that decodes its files does not begin to pack them.
     anew = {n: v for n, v in given.items() if n in _OF_THE_COMMAND or v != getattr(default, n)}
     return replace(saved, **anew)
