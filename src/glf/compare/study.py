@@ -128,15 +128,18 @@ def flags(config: PretrainConfig | EvaluateConfig) -> list[str]:
 
 def from_flags(config: CompareConfig) -> Study:
     """Methods with and without constraints, the first of which is the base; or a study's file with these on top."""
-    given = {"data": config.data, "seeds": config.seeds}
     settings, judging = _typed(config.settings), _typed(config.judging)
     if config.study is not None:
         if config.methods or config.constrain:
             raise ValueError("a study's file says which methods and variants: not with --methods or --constrain")
         study = from_file(config.study, config.scale)
-        given = {name: value for name, value in given.items() if value is not None}
-        merged = {"settings": {**study.settings, **settings}, "judging": {**study.judging, **judging}}
-        return replace(study, **merged, **given)
+        return replace(
+            study,
+            data=config.data or study.data,
+            seeds=study.seeds if config.seeds is None else config.seeds,
+            settings={**study.settings, **settings},
+            judging={**study.judging, **judging},
+        )
     methods = _apart(config.methods) or ("simclr", "byol", "barlow_twins", "vicreg")
     constrain = _apart(config.constrain) or ("none", "dcm", "lpm", "adc")
     return Study(
