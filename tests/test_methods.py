@@ -262,7 +262,8 @@ def test_state_matters(name):
 @pytest.mark.parametrize("name", [name for name, row in METHODS.items() if row.many_views])
 def test_more_views_work(name):
     fields = draw_fields(views=4, batch=12)
-    fields["teacher"] = fields["teacher"][:2]  # of the full views
+    if name != "ressl":  # whose last view is the teacher's: small crops are refused
+        fields["teacher"] = fields["teacher"][:2]  # of the full views
     objective = parse(name).build(**SMALL.get(name, {}))
     z = fields["z"].requires_grad_()
     fields["p"], fields["scores"] = fields["p"] + z, fields["scores"] + z.sum(2, keepdim=True) * draw(3)

@@ -85,3 +85,12 @@ def test_terms_are_modules_so_their_state_is_saved():
     total = Sum((1.0, MSE()), (1.0, ADC(covariance="running")))
     total(E)
     assert any(name.endswith("running.covariance") for name in total.state_dict())
+
+
+def test_terms_compute_in_full_precision_inside_autocast():
+    e = Embeddings(z=draw(2, 64, 16).float())
+    expected = LogPartition(0.2)(e)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for found in (LogPartition(0.2)(e), LogPartition(0.2)(*e.z)):
+            assert found.dtype == torch.float32
+            torch.testing.assert_close(found, expected, rtol=0, atol=0)

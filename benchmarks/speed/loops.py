@@ -65,7 +65,7 @@ class Stopwatch(L.Callback):
         self.mark = time.perf_counter()
 
 
-def ours(backbone: str, batch: int, steps: int, images: str, devices: int = 1) -> list[float]:
+def ours(backbone: str, batch: int, steps: int, images: str, devices: int = 1, compiled: bool = False) -> list[float]:
     """``glf pretrain``: data in memory, augmentation, objective with ADC, optimiser, metrics, progress, Lightning.
 
     Images per second, and on one device those of the limit.
@@ -80,6 +80,7 @@ def ours(backbone: str, batch: int, steps: int, images: str, devices: int = 1) -
         val_images=0,
         epochs=1,
         devices=devices,
+        compile=compiled,
         out=out / "run",
     )
     watch = Stopwatch(Limit(backbone, batch) if devices == 1 else None)
@@ -150,24 +151,32 @@ def lightly(backbone: str, batch: int, steps: int, images: str, workers: int) ->
 
 def compared(images: str) -> list[Row]:
     """Both backbones against their limits and against lightly's loop, with the number of workers that suits it best."""
-    return [*_compared(images, "small_resnet", 5, 0.90, 1.8), *_compared(images, "resnet18", 3, 0.97, 1.25)]
+    return [
+        *_compared(images, "small_resnet", 5, 0.90, 1.8),
+        *_compared(images, "resnet18", 3, 0.97, 1.25, compiled=True),
+    ]
 
 
-def _compared(images: str, backbone: str, repetitions: int, of_limit: float, of_lightly: float) -> list[Row]:
+def _compared(
+    images: str, backbone: str, repetitions: int, of_limit: float, of_lightly: float, compiled: bool = False
+) -> list[Row]:
     """Ratios are taken turn by turn, because the machine's speed drifts within minutes; then their median."""
     batch, steps = SETUPS[backbone]
     call = ["speed.loops", images, backbone, str(batch), str(steps)]
     cases = {"ours": [*call, "ours"], "in lightly's layout": [*call, "plain"]}
     cases |= {f"lightly, {w} workers": [*call, "lightly", str(w)] for w in (0, 2)}
+    cases |= {"compiled": [*call, "compiled"]} if compiled else {}  # where that pays: large convolutions
     found = runs(cases, repetitions)
     speed = {name: [turn[0] for turn in turns] for name, turns in found.items()}
     speed["the limit"] = [turn[1] for turn in found["ours"]]
     best = max(("lightly, 0 workers", "lightly, 2 workers"), key=lambda name: median(speed[name]))
-    asked = (
+    asked = [
         ("glf pretrain", "ours", "the limit", of_limit),
-        ("glf pretrain", "ours", best, of_lightly),
+        ("glf pretrain", "ours", best, None if compiled else of_lightly),
         ("the limit", "the limit", "in lightly's layout", None),
-    )
+    ]
+    if compiled:
+        asked.append(("glf pretrain --compile", "compiled", best, of_lightly))
     return [
         Row(
             part=f"end to end, {backbone}, batch {batch}, {METHOD}",
@@ -207,7 +216,7 @@ def main() -> list[float]:
         return [plain(*setup)]
     if kind == "ours2":
         torch.set_num_threads(1)
-    return ours(*setup, images, devices=2 if kind == "ours2" else 1)
+    return ours(*setup, images, devices=2 if kind == "ours2" else 1, compiled=kind == "compiled")
 
 
 if __name__ == "__main__":

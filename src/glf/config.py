@@ -116,6 +116,12 @@ class PretrainConfig:
     """Optimiser."""
     lr: float = 2e-3
     """Learning rate for a global batch of 256; it scales with the batch."""
+    bias_lr: float = 1.0
+    """Rate of biases and normalisations, relative to that of the weights."""
+    lars_eta: float = 0.02
+    """Trust coefficient of LARS: how far a step goes, relative to the weights' length."""
+    lars_clip: bool = True
+    """LARS never goes further than the rate itself (solo-learn's form), or adapts without that bound."""
     weight_decay: float = 1e-4
     """Weight decay; biases and normalisation layers take none."""
     warmup_epochs: float = 1.0

@@ -51,8 +51,8 @@ def byol() -> Objective:
     return Objective(align=2 * PredictTeacher())  # the sum of both directions; the term is their mean
 
 
-def barlow_twins(redundancy: float) -> Objective:
-    return Objective(align=1 * Diagonal(), constrain=redundancy * Redundancy(), through=[Standardise()])
+def barlow_twins(redundancy: float, factor: float) -> Objective:
+    return Objective(factor * Diagonal(), factor * redundancy * Redundancy(), through=[Standardise()])
 
 
 def swav(temperature: float, sharpness: float, rounds: int, queue: int, queue_epoch: float) -> Objective:
@@ -124,7 +124,9 @@ def metaug(sharpness: float, generated: float, step: float) -> Objective:
     return Objective(
         align=scale * UnifiedMatch(sharpness) + scale * generated * UnifiedMatch(sharpness, generated=True),
         constrain=scale * UnifiedPartition(sharpness)
-        + scale * generated * UnifiedPartition(sharpness, generated=True, step=step),
+        + scale
+        * generated
+        * UnifiedPartition(sharpness, generated=True, step=step, emphasis=1 / max(generated, 1e-12)),
     )
 
 
@@ -159,7 +161,7 @@ _ROWS = [
            architecture=f"{_MOVING}; predictor"),
     Method(name="barlow_twins", title="Barlow Twins", objective=barlow_twins,
            paper="Zbontar et al. 2021, Barlow Twins: Self-Supervised Learning via Redundancy Reduction",
-           options={"redundancy": 0.0051}, heads=Heads(projector=(512, 512)), scale=200.0),
+           options={"redundancy": 0.0051, "factor": 1.0}, heads=Heads(projector=(512, 512)), scale=200.0),
     Method(name="swav", title="SwAV", objective=swav,
            paper="Caron et al. 2020, Unsupervised Learning of Visual Features by Contrasting Cluster Assignments",
            options={"temperature": 0.1, "sharpness": 0.05, "rounds": 3, "queue": 0, "queue_epoch": 15.0},

@@ -35,12 +35,10 @@ class Term(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} is not a term of its own")
 
     def __call__(self, *views: Embeddings | Tensor, **fields: Tensor | Sequence[Tensor]) -> Scalar:
-        if len(views) == 1 and isinstance(views[0], Embeddings):
-            value = super().__call__(views[0].in_full_precision())
-        else:
-            e = pack(*views, **fields).in_full_precision()
-            with torch.autocast(device_type=e.z.device.type, enabled=False):
-                value = super().__call__(e)
+        given = views[0] if len(views) == 1 else None
+        e = (given if isinstance(given, Embeddings) else pack(*views, **fields)).in_full_precision()
+        with torch.autocast(device_type=e.z.device.type, enabled=False):
+            value = super().__call__(e)
         assert isinstance(value, Tensor)
         return value
 

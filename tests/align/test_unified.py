@@ -4,6 +4,7 @@ from torch.nn import functional as F
 import reference
 from glf.align.unified import unified, unified_loss
 from glf.constrain.unified import UnifiedPartition, looked_ahead
+from glf.methods import parse
 from glf.types import Embeddings
 from reference import draw, draw_fields
 
@@ -32,3 +33,15 @@ def test_generated_features_learn_from_where_they_lead():
     small = 1e-6 * draw(*generated.shape, seed=3)
     difference = looked_ahead(z, generated + small, 4.0, 1.0) - looked_ahead(z, generated - small, 4.0, 1.0)
     torch.testing.assert_close(difference / 2, (meta * small).sum(), rtol=1e-4, atol=0)
+
+
+def test_the_generator_has_weight_one_whatever_the_features_weigh():
+    """Of the published weight of 1e-5 its gradient would drown in the optimiser's epsilon."""
+    fields = draw_fields()
+    generated = fields["generated"].requires_grad_()
+    gradients = []
+    for weight in (1e-5, 0.5):
+        loss = parse("metaug").build(generated=weight)(Embeddings(z=fields["z"], generated=generated))
+        gradients.append(torch.autograd.grad(loss.total, generated)[0])
+    torch.testing.assert_close(*gradients)
+    assert gradients[0].pow(2).mean().sqrt() > 1e-5

@@ -74,7 +74,7 @@ def test_cells_go_seed_by_seed_so_that_pairs_are_whole(file: Path) -> None:
         ('title = "A study"', "", "does not say title"),
         ('title = "A study"', 'title = "A"\nseed = 3', "unknown key 'seed' - did you mean 'seeds'"),
         ("seeds = 2", "seeds = 0", "a study needs"),
-        ("seeds = 2", 'seeds = "2"', "a study needs"),
+        ("seeds = 2", 'seeds = "2"', "seeds is a number of runs, not '2'"),
         ("settings = { recipe", "setings = { recipe", "unknown key 'setings' - did you mean 'settings'"),
         ("settings = { limit", "setings = { limit", "unknown key 'setings'"),
         ("epochs = 3", 'method = "byol"', "the study may set anything but"),

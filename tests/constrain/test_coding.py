@@ -57,3 +57,9 @@ def test_log_determinants():
     positive = lambda a: a @ a.transpose(1, 2) + torch.eye(3, dtype=a.dtype)  # noqa: E731
     loops = lambda a: -sum(torch.logdet(m + 1e-8 * torch.eye(3, dtype=a.dtype)) for m in positive(a)) / 3  # noqa: E731
     reference.check(lambda a: log_determinants(positive(a)), loops, a)
+
+
+def test_more_views_add_no_weight():
+    covariance = torch.eye(3, dtype=torch.float64)[None] / 2
+    two, four = (log_determinants(covariance.repeat(views, 1, 1)) for views in (2, 4))
+    torch.testing.assert_close(two, four)

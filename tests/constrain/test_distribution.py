@@ -4,9 +4,10 @@ from torch import Generator
 
 import reference
 from glf.constrain.distribution import LAWS, Distributed, dbscan, sliced_wasserstein
+from glf.methods import METHODS, parse
 from glf.nn.memory import covariance_of
 from glf.types import Embeddings
-from reference import draw
+from reference import draw, draw_fields
 
 
 def seeded() -> Generator:
@@ -73,3 +74,14 @@ def test_draws_are_alike_everywhere_and_new_at_every_step():
     assert b(e) == first
     with torch.no_grad():
         assert a(e) == a(e)  # a look leaves no trace
+
+
+@pytest.mark.parametrize("method", ["wmse", "barlow_twins", "corinfomax"])
+def test_laws_read_what_no_map_has_touched(method):
+    """Behind a whitening or a normalisation a law would be met, or could not be."""
+    fields = draw_fields(batch=12, dim=4)
+    e = Embeddings(**fields)
+    options = {"size": 6} if method == "wmse" else {}
+    found = parse(f"{method}+isotropic").build(**options)(e).constrain["isotropic"]
+    alone = parse("align+isotropic").build()(e).constrain["isotropic"]
+    torch.testing.assert_close(found, METHODS[method].scale * alone)

@@ -40,7 +40,7 @@ def test_multicrop_is_swavs():
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_view_can_be_drawn(name):
     views = recipe(name)
-    assert len(views) == {"multicrop": 8, "wmse4": 4}.get(name, 2)
+    assert len(views) == {"multicrop": 8, "multicrop224": 8, "wmse4": 4}.get(name, 2)
     for view in views:
         assert 0 < view.crop[0] <= view.crop[1] <= 1
         assert 0 < view.ratio[0] <= view.ratio[1]

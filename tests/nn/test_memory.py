@@ -135,3 +135,12 @@ def test_concentration():
     phi = torch.tensor([*phi, max(phi)])  # a cluster of one takes the largest
     phi = phi.clamp(phi.quantile(0.1), phi.quantile(0.9))
     torch.testing.assert_close(concentration(z, label, centre, 0.3), 0.3 * phi / phi.mean())
+
+
+def test_a_look_at_a_loss_leaves_no_covariance_behind():
+    running = RunningCovariance()
+    batch = draw(6, 3)
+    with torch.no_grad():
+        torch.testing.assert_close(running(batch), covariance_of(batch))
+    running.eval()(batch)
+    assert running.covariance.numel() == 0

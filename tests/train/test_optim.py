@@ -50,3 +50,25 @@ def test_frozen_parameters_are_left_out() -> None:
     net["body"].requires_grad_(False)
     optimizer, _ = optim.build(net, PretrainConfig(), steps_per_epoch=5)
     assert sum(len(g["params"]) for g in optimizer.param_groups) == 2
+
+
+def test_vectors_may_have_a_rate_of_their_own() -> None:
+    config = PretrainConfig(lr=0.1, bias_lr=0.25, epochs=2, warmup_epochs=0)
+    optimizer, _ = optim.build(network(), config, steps_per_epoch=5)
+    for group in optimizer.param_groups:
+        assert group["lr"] == pytest.approx(0.025 if group["params"][0].ndim == 1 else 0.1)
+
+
+@pytest.mark.parametrize(
+    ("eta", "clip", "relative"), [(0.02, True, 0.02), (0.001, False, 0.0004), (0.001, True, 0.001)]
+)
+def test_lars_goes_as_far_as_it_is_told(eta: float, clip: bool, relative: float) -> None:
+    """Clipped, a step is the smaller of eta |w| / |g| and the rate, whatever the schedule; else it is their product."""
+    weight = torch.nn.Linear(3, 3, bias=False)
+    before = weight.weight.detach().clone()
+    config = PretrainConfig(optimizer="lars", lr=0.4, weight_decay=1e-9, lars_eta=eta, lars_clip=clip, warmup_epochs=0)
+    optimizer, _ = optim.build(weight, config, steps_per_epoch=5)
+    weight.weight.grad = 100 * torch.ones(3, 3)
+    optimizer.step()
+    moved = (weight.weight.detach() - before).norm() / before.norm()
+    assert float(moved) == pytest.approx(relative, rel=1e-3)

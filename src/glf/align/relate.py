@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from glf.data.moving import moved
 from glf.nn.memory import Clusters
 from glf.terms import Tempered, Term, across, mean
 from glf.types import Embeddings, Scalar
@@ -67,6 +68,8 @@ class Relation(Term):
         self.temperature, self.sharp = temperature, sharp
 
     def forward(self, e: Embeddings) -> Scalar:
+        if len(e.asked("teacher")) != len(e.z):
+            raise ValueError("relations are taught by the last view, which must be of full size: not with small crops")
         weights = similarities(e.asked("teacher")[-1].detach(), e.asked("queue")[-1], self.sharp).softmax(-1)
         return mean(expected_similarity(weights, logits) for logits in to_queue(e, self.temperature))
 
@@ -109,8 +112,8 @@ class ClusterMatch(Term):
 
 def assignments(clusters: Clusters, row: Int[Tensor, " batch"]) -> Int[Tensor, "batch kind"]:
     """The entry of each row's cluster among all centres, one per number of clusters."""
-    starts = torch.tensor([0, *clusters.counts[:-1]], device=row.device).cumsum(0)
-    return clusters.assigned[:, row].T + starts
+    starts = torch.tensor([0, *clusters.counts[:-1]]).cumsum(0)
+    return clusters.assigned[:, row].T + moved(starts, row.device)
 
 
 def to_clusters(e: Embeddings, clusters: Clusters) -> list[Float[Tensor, "batch entry"]]:

@@ -20,7 +20,6 @@ else:
     import tomli as tomllib
 
 Settings = dict[str, Any]  # of PretrainConfig, by name; those of ADC stand among them
-_ADC = {field.name for field in fields(AdcOptions)}
 _OWN = {"method", "data", "seed", "out", "resume", "overwrite", "dry_run"}  # a cell says these, not a setting
 _OWN_JUDGING = {"run", "references"}
 _KEYS = {"title", "methods", "data", "seeds", "base", "variants", "settings", "judging", "finding", "cost"}
@@ -60,7 +59,7 @@ class Study:
         """Whatever is wrong is said before hours have passed."""
         if self.base not in self.variants:
             raise ValueError(f"the base {self.base!r} is none of the variants: {', '.join(self.variants)}")
-        if not isinstance(self.seeds, int) or self.seeds < 1 or not self.methods or not self.data:
+        if self.seeds < 1 or not self.methods or not self.data:
             raise ValueError("a study needs a method, a set of images and a seed at least")
         for name, settings in {"the study": self.settings, **self.variants}.items():
             if name != "the study" and (Path(name).name != name or name in (".", "..")):
@@ -94,12 +93,15 @@ class Study:
         config = PretrainConfig(method=cell.method if constrain == "none" else f"{cell.method}+{constrain}")
         if "recipe" in asked:
             config = with_recipe(config, asked.pop("recipe"))
-        adc = {name: asked.pop(name) for name in _ADC & asked.keys()}
-        values = {**to_dict(config), **asked, "data": cell.data, "seed": cell.seed}
-        config = completed(from_dict(PretrainConfig, values))
-        config = replace(config, adc=replace(config.adc, **adc))
-        # There and back through the command line: a word where a number should be is refused here, in its words.
-        parsed = tyro.cli(PretrainConfig, args=flags(config), config=(tyro.conf.OmitArgPrefixes,))
+        config = completed(config)
+        values = _plain(config)
+        for name in asked:
+            if name not in values:
+                raise ValueError(f"unknown configuration key {name!r}{nearest(name, values)}")
+        asked["options"] = {**config.options, **asked.get("options", {})}
+        values |= {**asked, "data": cell.data, "seed": cell.seed}
+        # Through the command line: a word where a number should be is refused here, in its words.
+        parsed = tyro.cli(PretrainConfig, args=_flags(PretrainConfig, values), config=(tyro.conf.OmitArgPrefixes,))
         return replace(parsed, recipe=config.recipe)
 
     def judged(self, run: Path, references: bool = False) -> EvaluateConfig:
@@ -109,11 +111,19 @@ class Study:
 
 def flags(config: PretrainConfig | EvaluateConfig) -> list[str]:
     """The command line that says this configuration: what matters most, and whatever is not a default."""
-    plain, usual = to_dict(config), {field.name: field.default for field in fields(config)}
-    plain |= plain.pop("adc", {})
-    usual |= to_dict(AdcOptions())
+    return _flags(type(config), _plain(config))
+
+
+def _plain(config: PretrainConfig | EvaluateConfig) -> Settings:
+    """By name, those of ADC among the others, as the command line has them."""
+    values = to_dict(config)
+    return values | values.pop("adc", {})
+
+
+def _flags(kind: type[PretrainConfig] | type[EvaluateConfig], values: Settings) -> list[str]:
+    usual = {field.name: field.default for one in (kind, AdcOptions) for field in fields(one)}
     found: list[str] = []
-    for name, value in plain.items():
+    for name, value in values.items():
         flag = name.replace("_", "-")
         if name in ("recipe", "run") or (value == usual[name] and name not in ("method", "data", "seed")):
             continue
@@ -170,6 +180,8 @@ def from_file(path: Path, scale: str) -> Study:
         content[name] = {**content.get(name, {}), **value} if isinstance(value, Mapping) else value
     if missing := _NEEDED - content.keys():
         raise ValueError(f"{path} does not say {', '.join(sorted(missing))}")
+    if not isinstance(content["seeds"], int):
+        raise ValueError(f"{path}: seeds is a number of runs, not {content['seeds']!r}")
     return Study(**content | {name: tuple(content[name]) for name in ("methods", "data")})
 
 

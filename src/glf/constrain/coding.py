@@ -78,9 +78,9 @@ class CodingLength(Term):
 
 
 def log_determinants(covariance: Float[Tensor, "view dim dim"], epsilon: float = 1e-8) -> Scalar:
-    r"""Negative log-determinants, summed over views and divided by the width.
+    r"""Negative log-determinants, divided by the width: the sum over two views, twice the mean over more.
 
-    .. math:: -\frac{1}{d} \sum_v \log\det(R_v + \epsilon I)
+    .. math:: -\frac{2}{d V} \sum_v \log\det(R_v + \epsilon I)
 
     Reference: Ozsoy et al. 2022 (CorInfoMax), Eq. 9. By a Cholesky factor: a covariance is positive.
 
@@ -90,7 +90,7 @@ def log_determinants(covariance: Float[Tensor, "view dim dim"], epsilon: float =
     identity = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
     factor, _ = torch.linalg.cholesky_ex(covariance + epsilon * identity)
     logarithms: Tensor = factor.diagonal(dim1=1, dim2=2).log()
-    return -2 * logarithms.sum() / covariance.shape[-1]
+    return -2 * 2 * logarithms.sum() / (len(covariance) * covariance.shape[-1])
 
 
 class LogDeterminants(Term):

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
+from glf.data.moving import moved
 from glf.nn.memory import Draws
 from glf.terms import Term, mean
 from glf.types import Embeddings, Scalar
@@ -40,7 +41,7 @@ def sphere(z: Sample, generator: Generator) -> Sample:
 
 def cube(z: Sample, generator: Generator) -> Sample:
     """(b) Uniform in the cube from -1 to 1."""
-    return (2 * torch.rand(z.shape, generator=generator) - 1).to(z)
+    return moved(2 * torch.rand(z.shape, generator=generator) - 1, z.device).to(z.dtype)
 
 
 def gaussian(z: Sample, generator: Generator) -> Sample:
@@ -81,7 +82,7 @@ def _like(z: Sample, count: int, generator: Generator) -> Sample:
 
 
 def _normal(shape: tuple[int, ...], like: Tensor, generator: Generator) -> Tensor:
-    return torch.randn(shape, generator=generator).to(like)
+    return moved(torch.randn(shape, generator=generator), like.device).to(like.dtype)
 
 
 LAWS: dict[str, Callable[[Sample, Generator], Sample]] = {
@@ -106,10 +107,11 @@ class Distributed(Term):
     """The embeddings of each view are distributed like ``law``; on the sphere, their directions are.
 
     The law's own moments and clusters are those of the batch, held fixed. Directions and samples are drawn anew at
-    every step, alike on all processes.
+    every step, alike on all processes. As ADC, it reads z before any map: behind a whitening there is nothing to say.
     """
 
     role = "constrain"
+    before_through = True
 
     def __init__(self, law: str, slices: int = 128) -> None:
         super().__init__()

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from glf.data.moving import moved
 from glf.nn.memory import Draws, covariance_of
 from glf.terms import Through
 from glf.types import Embeddings
@@ -51,13 +52,12 @@ class Whiten(Through):
     def forward(self, e: Embeddings) -> Embeddings:
         count = e.z.shape[1]
         generator = self.draws.generator()
-        orders = [torch.randperm(count, generator=generator) for _ in range(self.rounds)]
+        orders = [moved(torch.randperm(count, generator=generator), e.z.device) for _ in range(self.rounds)]
         parts = max(1, count // self.size)
         whitened = []
         for z in e.z:
             rounds = []
-            for order in orders:
-                rows = order.to(z.device)
+            for rows in orders:
                 done = torch.cat([whiten(part, self.epsilon) for part in z[rows].tensor_split(parts)])
                 rounds.append(torch.empty_like(z).index_copy(0, rows, done))
             whitened.append(torch.cat(rounds))

@@ -32,8 +32,10 @@ _BYOL = View(crop=(0.08, 1.0), saturation=0.2)
 
 # wmse: the protocol that the paper's Table 1 descends from (Ermolov et al. 2021), one for all methods.
 # gentle: the same with larger crops, for small centred objects that a fifth of the image does not tell apart.
-# symmetric and asymmetric: solo-learn's recipes for CIFAR, by the names they have there.
+# symmetric, symmetric_weak and asymmetric: solo-learn's recipes for CIFAR, by the names they have there; strong and
+# solarised are those of its W-MSE and of its VICReg.
 # multicrop: two whole views and six small ones, SwAV's recipe in the sizes that it has on CIFAR, 2 x 32 + 6 x 18.
+# multicrop224 and asymmetric224: SwAV's and BYOL's on ImageNet (2 x 224 + 6 x 96; with blur).
 # wmse4: the same with four views of each image.
 # salient: wmse, with the background hidden in a tenth of the views where masks are given (ReLICv2; share from memory).
 # ressl: a strong view, and a weak one that is only cropped and flipped, which must be the last.
@@ -43,8 +45,13 @@ RECIPES: dict[str, tuple[View, ...]] = {
     "gentle": (_GENTLE, _GENTLE),
     "symmetric": (_STRONG, _STRONG),
     "multicrop": (*[replace(_STRONG, crop=(0.14, 1.0))] * 2, *[_LOCAL] * 6),
-    "weak": (View(crop=(0.2, 1.0), blur=0.5), View(crop=(0.2, 1.0), blur=0.5)),
+    "multicrop224": (*[replace(_STRONG, crop=(0.14, 1.0))] * 2, *[replace(_LOCAL, side=96 / 224)] * 6),
+    "strong": (replace(_STRONG, crop=(0.2, 1.0), blur=0),) * 2,
+    "weak": (View(blur=0.5),) * 2,
+    "symmetric_weak": (View(crop=(0.08, 1.0), blur=0.5),) * 2,
+    "solarised": (View(saturation=0.2, solarise=0.1),) * 2,
     "asymmetric": (_BYOL, replace(_BYOL, solarise=0.2)),
+    "asymmetric224": (replace(_BYOL, blur=1.0), replace(_BYOL, blur=0.1, solarise=0.2)),
     "wmse4": (_WMSE,) * 4,
     "salient": (replace(_WMSE, mask=0.1),) * 2,
     "ressl": (replace(_WMSE, grey=0.2, blur=0.5), View(jitter=0, grey=0)),

@@ -55,11 +55,10 @@ class RunningCovariance(Memory):
     def forward(self, z: Float[Tensor, "sample dim"]) -> Float[Tensor, "dim dim"]:
         """Take the batch in (in training) and return the average."""
         now = covariance_of(z.detach())
-        if self.covariance.numel() == 0:
-            self.covariance = now
-        elif self.learning:
-            self.covariance = torch.lerp(now, self.covariance.to(now), self.momentum)
-        return self.covariance
+        average = self.covariance.to(now) if self.covariance.numel() else now
+        if self.learning:
+            average = self.covariance = torch.lerp(now, average, self.momentum)
+        return average
 
 
 class RunningMoments(Memory):

@@ -44,7 +44,8 @@ def build(
         for decayed in (True, False):  # vectors are biases and normalisations: they take no decay
             chosen = [p for p in trained if (id(p) in fixed) == is_fixed and (p.ndim > 1) == decayed]
             if chosen:
-                groups.append({"params": chosen, "weight_decay": config.weight_decay if decayed else 0.0})
+                own = (config.weight_decay, 1.0) if decayed else (0.0, config.bias_lr)
+                groups.append({"params": chosen, "weight_decay": own[0], "lr": scaled_lr(config) * own[1]})
                 factors.append((lambda step: 1.0) if is_fixed else course)
     optimizer = _optimizer(config, groups)
     return optimizer, LambdaLR(optimizer, factors)
@@ -58,6 +59,7 @@ def _optimizer(config: PretrainConfig, groups: list[dict[str, Any]]) -> torch.op
         return torch.optim.SGD(groups, lr=lr, momentum=0.9, fused=True)
     from timm.optim import Lars
 
-    # Groups without decay are not adapted either; the trust ratio is clipped, as solo-learn's recipes have it.
-    lars: torch.optim.Optimizer = Lars(groups, lr=lr, momentum=0.9, trust_coeff=0.02, trust_clip=True)
+    # Groups without decay are not adapted either.
+    trust = {"trust_coeff": config.lars_eta, "trust_clip": config.lars_clip}
+    lars: torch.optim.Optimizer = Lars(groups, lr=lr, momentum=0.9, **trust)
     return lars
