@@ -117,7 +117,8 @@ def flags(config: PretrainConfig | EvaluateConfig) -> list[str]:
 def _plain(config: PretrainConfig | EvaluateConfig) -> Settings:
     """By name, those of ADC among the others, as the command line has them."""
     values = to_dict(config)
-    return values | values.pop("adc", {})
+    adc = values.pop("adc", {})
+    return {**values, **adc}
 
 
 def _flags(kind: type[PretrainConfig] | type[EvaluateConfig], values: Settings) -> list[str]:
