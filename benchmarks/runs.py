@@ -27,5 +27,5 @@ def train_and_judge(run: Path, settings: Sequence[str], judging: Sequence[str] =
     for command in (train, [glf, "evaluate", str(run), *judging]):
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
         if done.returncode:
-            return done.stderr.strip().splitlines()[-1]
+            return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     return None
