@@ -85,3 +85,11 @@ def test_laws_read_what_no_map_has_touched(method):
     found = parse(f"{method}+isotropic").build(**options)(e).constrain["isotropic"]
     alone = parse("align+isotropic").build()(e).constrain["isotropic"]
     torch.testing.assert_close(found, METHODS[method].scale * alone)
+
+
+@pytest.mark.parametrize("dim", [8, 256])
+@pytest.mark.parametrize(("law", "cost"), [("sphere", 2.0), ("cube", 1.0), ("isotropic", 1.0)])
+def test_a_point_costs_the_same_at_any_width(law, cost, dim):
+    """In units of the law's variance; a weight means the same for a narrow z and for a wide one."""
+    z = 1e-3 * torch.nn.functional.normalize(draw(dim), dim=0).expand(2, 2000, dim)
+    assert float(Distributed(law, slices=512)(Embeddings(z=z))) == pytest.approx(cost, rel=0.1)

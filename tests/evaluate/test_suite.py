@@ -78,3 +78,24 @@ def test_without_labels_only_the_shape_is_judged(small_run: Run, tmp_path: Path,
 def test_a_missing_run_is_named(tmp_path: Path, console: Console) -> None:
     with pytest.raises(FileNotFoundError, match=r"is .* the directory of a finished run"):
         evaluate(EvaluateConfig(run=tmp_path / "nothing"), console)
+
+
+def test_judging_on_held_out_images_and_learning_from_some(small_run: Run, console: Console) -> None:
+    run = small_run()
+    found = evaluate(EvaluateConfig(run=run, split="val", limit=100, probe_epochs=5, references=False), console)
+    assert (found["split"], found["train"], found["test"]) == ("held-out part of train", 100, 32)
+    few = evaluate(EvaluateConfig(run=run, limit=200, probe_epochs=5, references=False), console)
+    assert (few["split"], few["train"], few["test"]) == ("test", 200, 2_000)
+    with pytest.raises(ValueError, match="held no training images out: train with --val-images"):
+        evaluate(EvaluateConfig(run=small_run(val_images=0, overwrite=True), split="val"), console)
+
+
+def test_labels_are_not_judged_on_the_images_they_were_learnt_from(
+    small_run: Run, tmp_path: Path, console: Console
+) -> None:
+    images = sources.load("fashion-mini", "train")
+    np.savez(tmp_path / "few.npz", train_images=images.pixels[:96], train_labels=images.targets[:96])
+    run = small_run(data=str(tmp_path / "few.npz"), limit=None, batch_size=32, val_images=0)
+    found = evaluate(EvaluateConfig(run=run, references=False), console)
+    assert found["split"] == "train"
+    assert set(found["rows"]["trained"]) == {"rank", "spread"}

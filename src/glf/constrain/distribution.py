@@ -108,6 +108,9 @@ class Distributed(Term):
 
     The law's own moments and clusters are those of the batch, held fixed. Directions and samples are drawn anew at
     every step, alike on all processes. As ADC, it reads z before any map: behind a whitening there is nothing to say.
+
+    The distance is in units of the law's variance along a direction, which on the sphere is one over the width: else
+    a wide sphere would weigh next to nothing, and an alignment beside it would collapse.
     """
 
     role = "constrain"
@@ -117,11 +120,12 @@ class Distributed(Term):
         super().__init__()
         self.law, self.slices = law, slices
         self.name = law  # type: ignore[misc]
-        self.formula = f"sliced Wasserstein distance to {WORDS[law]}"  # type: ignore[misc]
+        self.formula = f"sliced Wasserstein distance to {WORDS[law]}, over its variance"  # type: ignore[misc]
         self.draws = Draws()
 
     def forward(self, e: Embeddings) -> Scalar:
         generator = self.draws.generator()
         views = F.normalize(e.z, dim=-1) if self.law == "sphere" else e.z
         directions = F.normalize(_normal((e.z.shape[2], self.slices), e.z, generator), dim=0)
-        return mean(sliced_wasserstein(z, LAWS[self.law](z.detach(), generator), directions) for z in views)
+        variance = {"sphere": 1 / e.z.shape[2], "cube": 1 / 3}.get(self.law, 1.0)
+        return mean(sliced_wasserstein(z, LAWS[self.law](z.detach(), generator), directions) for z in views) / variance
