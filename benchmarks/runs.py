@@ -1,6 +1,5 @@
 """One run of a study: trained and judged by the command line, with one thread, and not again once it is done."""
 
-import json
 import os
 import subprocess
 import sys
@@ -8,11 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from glf import result
+from glf.train.directory import LAST
+
 
 def read(run: Path) -> dict[str, Any] | None:
     """A run's result, if it has been judged."""
-    path = run / "result.json"
-    content: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    content = result.read(run) if (run / result.FILE).exists() else {}
     return content if "evaluation" in content else None
 
 
@@ -21,7 +22,7 @@ def train_and_judge(run: Path, settings: Sequence[str], judging: Sequence[str] =
     if read(run) is not None:
         return None
     glf = str(Path(sys.executable).parent / "glf")
-    how = "--resume" if (run / "checkpoints" / "last.ckpt").exists() else "--overwrite"
+    how = "--resume" if (run / LAST).exists() else "--overwrite"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     train = [glf, "pretrain", *settings, "--out", str(run), how]
     for command in (train, [glf, "evaluate", str(run), *judging]):

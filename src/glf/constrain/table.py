@@ -18,6 +18,5 @@ CONSTRAINTS: dict[str, Callable[[AdcOptions], Term]] = {
     "dcm": lambda o: o.nu * DCM(rows=_rows(o)),
     "lpm": lambda o: o.upsilon * LPM(concentration=o.concentration, rows=_rows(o)),
     "adc": lambda o: ADC(**vars(o)),
-    # By their share of the gradient beside alignment alone: 60 to 90 %, less of which lets it collapse.
-    **{law: lambda o, law=law: (1.0 if law == "isotropic" else 5.0) * Distributed(law) for law in LAWS},  # type: ignore[misc]
+    **{name: lambda o, name=name, law=law: law.weight * Distributed(name) for name, law in LAWS.items()},  # type: ignore[misc]
 }
