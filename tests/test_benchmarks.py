@@ -9,6 +9,7 @@ import pytest
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
+import all_methods  # noqa: E402
 from speed.__main__ import page  # noqa: E402 (the folder is no package of glf)
 from speed.timing import Row, interleaved  # noqa: E402
 
@@ -18,6 +19,16 @@ def test_the_table_is_the_one_of_the_stored_figures() -> None:
     assert page(found) == (BENCHMARKS / "SPEED.md").read_text()
     assert {"machine", "versions", "command", "images", "photos"} <= found.keys()
     assert set(found["parts"]) == {"augmentation", "photos", "loops", "processes", "pairs", "evaluation"}
+
+
+def test_the_table_of_methods_is_the_one_of_the_stored_figures() -> None:
+    found = json.loads((BENCHMARKS / "results" / "all_methods.json").read_text())
+    assert all_methods.page(found) == (BENCHMARKS / "RESULTS.md").read_text()
+    assert found["rows"].keys() == {*all_methods.REFERENCES, *all_methods.SPECS}, "a row is missing, or one is gone"
+    assert not found["failed"]
+    reference = max(found["rows"][name]["knn5"] for name in all_methods.REFERENCES)
+    below = {name for name in all_methods.SPECS if found["rows"][name]["knn5"] <= reference}
+    assert below <= all_methods.WHY.keys(), "the page has no reason for a row that is below its references"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from glf.terms import Term, mean
+from glf.terms import Tempered, Term, mean
 from glf.types import Embeddings, Scalar
 
 
@@ -48,14 +48,13 @@ def cosine(z0: Float[Tensor, "batch dim"], z1: Float[Tensor, "batch dim"], tempe
     return -similarity.mean() / temperature
 
 
-class Cosine(Term):
+class Cosine(Tempered):
     """Negative cosine similarity between views, over a temperature."""
 
     name, role, formula = "cosine", "align", "-cos(z, z') / temperature"
 
     def __init__(self, temperature: float = 1.0) -> None:
-        super().__init__()
-        self.temperature = temperature
+        super().__init__(temperature)
 
     def forward(self, e: Embeddings) -> Scalar:
         pairs = combinations(range(len(e.z)), 2)

@@ -6,6 +6,7 @@ Contrastive Losses): along random directions both are sorted, and the order stat
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -85,21 +86,25 @@ def _normal(shape: tuple[int, ...], like: Tensor, generator: Generator) -> Tenso
     return moved(torch.randn(shape, generator=generator), like.device).to(like.dtype)
 
 
-LAWS: dict[str, Callable[[Sample, Generator], Sample]] = {
-    "sphere": sphere,
-    "cube": cube,
-    "gaussian": gaussian,
-    "isotropic": isotropic,
-    "mixture": mixture,
-}
+class Law(NamedTuple):
+    """What a batch may be distributed like."""
+
+    sample: Callable[[Sample, Generator], Sample]
+    words: str
+    variance: Callable[[int], float] = lambda dim: 1.0  # along a direction: the unit of the distance
+    # Beside alignment alone, by its share of the gradient: 60 to 90 %, less of which lets the batch collapse.
+    weight: float = 5.0
+
+    def __call__(self, z: Sample, generator: Generator) -> Sample:
+        return self.sample(z, generator)
 
 
-WORDS = {
-    "sphere": "the uniform law on the unit sphere",
-    "cube": "the uniform law in the cube from -1 to 1",
-    "gaussian": "a Gaussian of the batch's mean and covariance",
-    "isotropic": "a Gaussian of the batch's mean and identity covariance",
-    "mixture": "a mixture of Gaussians, one per cluster of the batch",
+LAWS = {
+    "sphere": Law(sphere, "the uniform law on the unit sphere", lambda dim: 1 / dim),
+    "cube": Law(cube, "the uniform law in the cube from -1 to 1", lambda dim: 1 / 3),
+    "gaussian": Law(gaussian, "a Gaussian of the batch's mean and covariance"),
+    "isotropic": Law(isotropic, "a Gaussian of the batch's mean and identity covariance", weight=1.0),
+    "mixture": Law(mixture, "a mixture of Gaussians, one per cluster of the batch"),
 }
 
 
@@ -120,12 +125,13 @@ class Distributed(Term):
         super().__init__()
         self.law, self.slices = law, slices
         self.name = law  # type: ignore[misc]
-        self.formula = f"sliced Wasserstein distance to {WORDS[law]}, over its variance"  # type: ignore[misc]
+        self.formula = f"sliced Wasserstein distance to {LAWS[law].words}, over its variance"  # type: ignore[misc]
         self.draws = Draws()
 
     def forward(self, e: Embeddings) -> Scalar:
         generator = self.draws.generator()
         views = F.normalize(e.z, dim=-1) if self.law == "sphere" else e.z
         directions = F.normalize(_normal((e.z.shape[2], self.slices), e.z, generator), dim=0)
-        variance = {"sphere": 1 / e.z.shape[2], "cube": 1 / 3}.get(self.law, 1.0)
-        return mean(sliced_wasserstein(z, LAWS[self.law](z.detach(), generator), directions) for z in views) / variance
+        law = LAWS[self.law]
+        distances = (sliced_wasserstein(z, law(z.detach(), generator), directions) for z in views)
+        return mean(distances) / law.variance(e.z.shape[2])

@@ -18,5 +18,5 @@ CONSTRAINTS: dict[str, Callable[[AdcOptions], Term]] = {
     "dcm": lambda o: o.nu * DCM(rows=_rows(o)),
     "lpm": lambda o: o.upsilon * LPM(concentration=o.concentration, rows=_rows(o)),
     "adc": lambda o: ADC(**vars(o)),
-    **{law: lambda o, law=law: 5.0 * Distributed(law) for law in LAWS},  # type: ignore[misc]
+    **{name: lambda o, name=name, law=law: law.weight * Distributed(name) for name, law in LAWS.items()},  # type: ignore[misc]
 }
