@@ -2,8 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 RUN ?= runs/demo
-IMAGES ?= fashion-mini
+IMAGES ?=
 PHOTOS ?=
+STUDY ?= headline
 
 .PHONY: help pretrain test test-slow check lint format install bench study methods clean
 
@@ -46,13 +47,13 @@ format: install ## Format the sources and sort their imports
 	@$(BIN)/ruff check --quiet --fix . && $(BIN)/ruff format --quiet .
 
 bench: install ## Measure the speed of everything beside the backbone, against peers and limits (25 minutes)
-	@PYTHONPATH=benchmarks $(BIN)/python -m speed --images $(IMAGES) $(if $(PHOTOS),--photos $(PHOTOS))
+	@PYTHONPATH=benchmarks $(BIN)/python -m speed $(if $(IMAGES),--images $(IMAGES)) $(if $(PHOTOS),--photos $(PHOTOS))
 
-study: install ## Four methods with and without each part of ADC, five seeds, on IMAGES (hours; goes on where it was)
-	@$(BIN)/glf compare --study benchmarks/studies/headline.toml --data $(IMAGES) --out runs/headline
+study: install ## Run the study STUDY of benchmarks/studies on IMAGES, write its table (hours; goes on where it was)
+	@$(BIN)/python benchmarks/study.py $(STUDY) $(if $(IMAGES),--images $(IMAGES))
 
 methods: install ## Train every method on 5,000 images of CIFAR-10, given as IMAGES (55 minutes)
-	@$(BIN)/python benchmarks/all_methods.py --images $(IMAGES)
+	@$(BIN)/python benchmarks/all_methods.py $(if $(IMAGES),--images $(IMAGES))
 
 clean: ## Remove the environment and what was built; runs stay
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

@@ -20,7 +20,7 @@ from glf.methods import METHODS
 
 HERE = Path(__file__).parent
 RUNS = HERE.parent / "runs" / "all_methods"
-OUT, PAGE = HERE / "results" / "all_methods.json", HERE / "RESULTS.md"
+OUT = HERE / "results" / "all_methods.json"
 SPECS = [*METHODS, *(f"align+{law}" for law in LAWS)]
 TRAIN, VAL = 5_000, 500
 REFERENCES = ("pixels", "untrained")
@@ -49,7 +49,7 @@ def page(content: dict[str, Any]) -> str:
     rows, (machine, versions) = content["rows"], (content["machine"], content["versions"])
     reference = max(rows[name]["knn5"] for name in REFERENCES)
     lines = [
-        "# Every method, on 5,000 images",
+        "## Every method, on 5,000 images",
         "",
         f"Written by `{content['command']}`: {content['train']:,} training images of CIFAR-10,",
         f"the `tiny` recipe (10 epochs of the small ResNet), seed {content['seed']}, judged on {content['test']:,}",
@@ -92,8 +92,10 @@ def main() -> None:
     )
     content = collected(conduct(study, RUNS, options.jobs), options.images)
     OUT.write_text(json.dumps(content, indent=1) + "\n")
-    PAGE.write_text(page(content))
-    print(PAGE.read_text())
+    import pages  # it reads this file
+
+    pages.write()
+    print(page(content))
 
 
 if __name__ == "__main__":

@@ -170,6 +170,9 @@ def test_adc_options_reach_the_terms():
         objective = parse(f"simclr+{constraint}", AdcOptions(**options)).build()
         for _, term in objective.constrain.parts[1:]:
             assert {name: getattr(term.rows, name) for name in options} == options
+    for spec, weight in (("simclr+dcm", 0.3), ("simclr+adc", 0.3), ("barlow_twins+dcm", 60.0)):
+        found, term = parse(spec, AdcOptions(nu=0.3, ramp_epochs=4.0)).build().constrain.parts[1]
+        assert (found, term.name, term.ramp_epochs) == (weight, "dcm", 4.0)
     paper = parse("simclr+adc", AdcOptions(reading="paper", covariance="running", concentration=2.0)).build()
     (_, dcm), (_, lpm) = paper.constrain.parts[1:]
     assert dcm.rows is lpm.rows

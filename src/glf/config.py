@@ -38,6 +38,8 @@ class AdcOptions:
     """Effective dimension of the prior's rows."""
     concentration: float = 1.0
     """Concentration of LPM's Dirichlet; it enters only as a product with upsilon."""
+    ramp_epochs: float = 0.0
+    """Epochs over which DCM's weight rises from zero to nu."""
     t_scale: TScale = "printed"
     """Scale matrix of the t."""
     reading: Reading = "calibrated"

@@ -29,7 +29,7 @@ class Term(nn.Module):
     formula: ClassVar[str]
     needs: frozenset[str] = frozenset({"z"})
     before_through: ClassVar[bool] = False
-    epoch: float = 0.0  # how far training is; set by Objective.at, for what is warmed up
+    epoch: float = 0.0  # how far training is; set by at, for what is warmed up
 
     def forward(self, e: Embeddings) -> Scalar:
         raise NotImplementedError(f"{type(self).__name__} is not a term of its own")
@@ -46,6 +46,12 @@ class Term(nn.Module):
     def parts(self) -> "tuple[tuple[float, Term], ...]":
         """The (weight, term) pairs that this term is made of: itself, unless it is a Sum."""
         return ((1.0, self),)
+
+    def at(self, epoch: float) -> None:
+        """Tell the term, and those it is made of, how many epochs have passed: for what is warmed up."""
+        for module in self.modules():
+            if isinstance(module, Term):
+                module.epoch = epoch
 
     def diagnose(self, e: Embeddings) -> dict[str, Tensor]:
         """Numbers worth logging that are no part of the loss. Called without gradients."""

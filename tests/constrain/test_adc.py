@@ -331,6 +331,7 @@ def test_a_missing_or_wrong_prior_is_refused(term):
         ({"rho": 2.0}, "rho must be above 2.*2.0"),
         ({"effective_dim": 0.0}, "positive: 0.0"),
         ({"prior_effective_dim": -1.0}, "positive: 16.0, -1.0"),
+        ({"ramp_epochs": -1.0}, "ramp_epochs is a number of epochs"),
         ({"reading": "paper", "covariance": "sphere"}, "'batch' or 'running'"),
     ],
 )
@@ -354,3 +355,16 @@ def test_looking_at_the_rows_does_not_move_the_running_covariance():
     assert all(torch.equal(v, before[k]) for k, v in objective.state_dict().items())
     objective(Embeddings(z=torch.randn(2, 8, 4), prior=torch.randn(8, 3)))
     assert any(not torch.equal(v, before[k]) for k, v in objective.state_dict().items())
+
+
+def test_dcm_is_ramped_in_and_lpm_is_not():
+    z, prior = draw(2, 8, 4), draw(8, 3, seed=1)
+    whole, ramped = ADC(0.7, 0.2), ADC(0.7, 0.2, ramp_epochs=4)
+    lpm_alone = 0.2 * LPM()(*z, prior=prior)
+    for epoch, share in ((0.0, 0.0), (1.0, 0.25), (3.0, 0.75), (4.0, 1.0), (9.0, 1.0)):
+        ramped.at(epoch)
+        expected = lpm_alone + share * (whole(*z, prior=prior) - lpm_alone)
+        torch.testing.assert_close(ramped(*z, prior=prior), expected)
+    objective = Objective(align=MSE(), constrain=DCM(ramp_epochs=2))
+    objective.at(0.5)
+    torch.testing.assert_close(objective(Embeddings(z=z)).constrain["dcm"], 0.25 * DCM()(*z))

@@ -9,7 +9,7 @@ from typing import Any
 
 from glf.compare.statistics import paired
 
-METRICS = {"linear": "linear probe", "knn5": "5-nn"}
+METRICS = {"linear": "linear probe", "linear_top5": "linear probe, top-5", "knn5": "5-nn"}
 Values = dict[int, float]  # by seed, in per cent
 
 
@@ -30,6 +30,8 @@ def tables(content: dict[str, Any]) -> Iterator[tuple[str, list[list[str]]]]:
     others = [name for name in content["variants"] if name != content["base"]]
     for data in content["data"]:
         for metric, words in METRICS.items():
+            if not any(metric in run["values"] for run in content["runs"] if run["data"] == data):
+                continue
             rows = [["", content["base"], *(_named(name) for name in others)]]
             for name in content.get("references", {}).get(data, {}):
                 found_here = content["references"][data][name]
@@ -78,18 +80,19 @@ def difference(base: Values, other: Values) -> str:
 
 def markdown(content: dict[str, Any]) -> str:
     """The whole study as Markdown: what was asked, what was found, where and how."""
-    lines = [f"## {content['title']}", ""]
-    lines += [f"{content['finding']}", ""] if content.get("finding") else []
+    text = [f"## {content['title']}", ""]
+    text += [f"{content['finding']}", ""] if content.get("finding") else []
     for title, rows in tables(content):
-        lines += [f"**{title}**", "", _line(rows[0]), "|" + "---|" * len(rows[0])]
-        lines += [*(_line(row) for row in rows[1:]), ""]
-    lines += [about(content), ""]
-    lines += [f"- failed: {name}: {why}" for name, why in content["failed"].items()]
-    return "\n".join(lines).rstrip() + "\n"
+        text += [f"**{title}**", "", *lines(rows), ""]
+    text += [about(content), ""]
+    text += [f"- failed: {name}: {why}" for name, why in content["failed"].items()]
+    return "\n".join(text).rstrip() + "\n"
 
 
-def _line(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def lines(rows: list[list[str]]) -> list[str]:
+    """A table's lines in Markdown; the first row is the head."""
+    head, *body = (f"| {' | '.join(cells)} |" for cells in rows)
+    return [head, "|" + "---|" * len(rows[0]), *body]
 
 
 def about(content: dict[str, Any]) -> str:

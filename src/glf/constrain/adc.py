@@ -98,17 +98,26 @@ def outlier_weight(entropy: Float[Tensor, " anchor"], *, reading: Reading = "cal
 
 
 class DCM(Term):
-    """Distribution calibration; with ``weighted``, anchors that the prior finds to be outliers count less."""
+    """Distribution calibration; with ``weighted``, anchors that the prior finds to be outliers count less.
+
+    Over the first ``ramp_epochs`` its weight rises from zero, in proportion to the epochs that ``at`` was told of.
+    """
 
     name, role, formula = "dcm", "constrain", "KL(Gaussian row || t row)"
     before_through = True
 
-    def __init__(self, *, weighted: bool = False, rows: Rows | None = None) -> None:
+    def __init__(self, *, weighted: bool = False, ramp_epochs: float = 0.0, rows: Rows | None = None) -> None:
         super().__init__()
-        self.weighted, self.rows = weighted, rows or Rows()
+        if ramp_epochs < 0:
+            raise ValueError(f"ramp_epochs is a number of epochs, not {ramp_epochs}")
+        self.weighted, self.ramp_epochs, self.rows = weighted, ramp_epochs, rows or Rows()
         self.needs = frozenset({"z", "prior"}) if weighted else frozenset({"z"})
 
     def forward(self, e: Embeddings) -> Scalar:
+        share = min(1.0, self.epoch / self.ramp_epochs) if self.ramp_epochs else 1.0
+        return share * self._calibration(e)
+
+    def _calibration(self, e: Embeddings) -> Scalar:
         rows = self.rows
         if self.weighted:
             e.asked("prior")
@@ -189,6 +198,7 @@ class ADC(Sum):
         effective_dim: float = 16.0,
         prior_effective_dim: float = 16.0,
         concentration: float = 1.0,
+        ramp_epochs: float = 0.0,
         t_scale: TScale = "printed",
         reading: Reading = "calibrated",
         covariance: CovarianceKind | None = None,
@@ -201,7 +211,8 @@ class ADC(Sum):
             reading=reading,
             covariance=covariance,
         )
-        super().__init__((nu, DCM(weighted=True, rows=rows)), (upsilon, LPM(concentration=concentration, rows=rows)))
-        self.nu, self.upsilon, self.concentration = nu, upsilon, concentration
+        calibration = DCM(weighted=True, ramp_epochs=ramp_epochs, rows=rows)
+        super().__init__((nu, calibration), (upsilon, LPM(concentration=concentration, rows=rows)))
+        self.nu, self.upsilon, self.concentration, self.ramp_epochs = nu, upsilon, concentration, ramp_epochs
         self.rho, self.effective_dim, self.prior_effective_dim = rho, effective_dim, prior_effective_dim
         self.t_scale, self.reading, self.covariance = t_scale, reading, covariance

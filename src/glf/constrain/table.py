@@ -15,7 +15,7 @@ def _rows(o: AdcOptions) -> Rows:
 
 
 CONSTRAINTS: dict[str, Callable[[AdcOptions], Term]] = {
-    "dcm": lambda o: o.nu * DCM(rows=_rows(o)),
+    "dcm": lambda o: o.nu * DCM(ramp_epochs=o.ramp_epochs, rows=_rows(o)),
     "lpm": lambda o: o.upsilon * LPM(concentration=o.concentration, rows=_rows(o)),
     "adc": lambda o: ADC(**vars(o)),
     **{name: lambda o, name=name, law=law: law.weight * Distributed(name) for name, law in LAWS.items()},  # type: ignore[misc]

@@ -36,10 +36,12 @@ class Features:
     train_labels: Tensor
     test: Tensor
     test_labels: Tensor
-    classes: int
+    logits: Tensor  # of the linear probe: (test image, class)
 
     def accuracy(self, predicted: Tensor) -> float:
-        return round(float((predicted == self.test_labels).double().mean()), 4)
+        """Share of test images with their label among the predictions: one for each, or a row of them."""
+        hit = predicted.reshape(len(predicted), -1) == self.test_labels.unsqueeze(1)
+        return round(float(hit.any(1).double().mean()), 4)
 
 
 # Each row: the key in result.json, the protocol in words, the function.
@@ -56,13 +58,21 @@ EVALUATORS: dict[str, tuple[Callable[[EvaluateConfig], str], Callable[[Features,
     ),
     "linear": (
         lambda c: f"linear probe (SGD, {c.probe_epochs} epochs)",
-        lambda f, c: f.accuracy(
-            linear_probe(f.train, f.train_labels, f.test, classes=f.classes, epochs=c.probe_epochs, seed=c.seed).argmax(
-                1
-            )
-        ),
+        lambda f, c: f.accuracy(f.logits.argmax(1)),
+    ),
+    "linear_top5": (
+        lambda c: "the same, one of the best five",
+        lambda f, c: f.accuracy(f.logits.topk(5).indices),
     ),
 }
+MANY_CLASSES = 20  # with fewer, to be among the best five says little
+
+
+def evaluators(classes: int) -> dict[str, Any]:
+    """Those that say something about so many classes."""
+    return {key: row for key, row in EVALUATORS.items() if key != "linear_top5" or classes >= MANY_CLASSES}
+
+
 GEOMETRY: dict[str, tuple[str, Callable[[Tensor], float]]] = {
     "rank": ("effective rank of the features", effective_rank),
     "spread": ("spread of unit features (1 uniform, 0 collapsed)", spread),
@@ -97,7 +107,7 @@ def judge(config: EvaluateConfig, cache: Path, console: Console) -> dict[str, An
             name: _judge(encoder, train, test, backbone.image_size, labelled, torch_device(device), config, cache)
             for name, encoder in encoders.items()
         }
-    protocols = {k: words(config) for k, (words, _) in EVALUATORS.items()} if labelled else {}
+    protocols = {k: words(config) for k, (words, _) in evaluators(len(train.classes)).items()} if labelled else {}
     protocols |= {key: words for key, (words, _) in GEOMETRY.items()}
     return {
         "data": train.name,
@@ -165,14 +175,16 @@ def _judge(
     shape = {key: measure(pair[1][:GEOMETRY_IMAGES]) for key, (_, measure) in GEOMETRY.items()}
     if not labelled:
         return shape
+    (seen, asked), classes = (features.to(place) for features in pair), len(train.classes)
+    labels = torch.from_numpy(train.targets).to(place)
     features = Features(
-        train=pair[0].to(place),
-        train_labels=torch.from_numpy(train.targets).to(place),
-        test=pair[1].to(place),
+        train=seen,
+        train_labels=labels,
+        test=asked,
         test_labels=torch.from_numpy(test.targets).to(place),
-        classes=len(train.classes),
+        logits=linear_probe(seen, labels, asked, classes=classes, epochs=config.probe_epochs, seed=config.seed),
     )
-    return {**{key: function(features, config) for key, (_, function) in EVALUATORS.items()}, **shape}
+    return {**{key: function(features, config) for key, (_, function) in evaluators(classes).items()}, **shape}
 
 
 def _print(console: Console, found: dict[str, Any]) -> None:

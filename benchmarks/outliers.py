@@ -1,0 +1,122 @@
+"""Foreign images in the training data: do the weights 1/H(P_pre) find them, and do they defuse them?
+
+A sixth of the training images is foreign: ``cluster`` are Fashion-MNIST's, all of a kind; ``scattered`` are CIFAR-10's
+own with their pixels shuffled, each alone in its corner. Written to runs/outliers as .npz files without labels; what is
+judged is CIFAR-10 as it is. ``adc`` carries the weights, ``dcm+lpm`` does not.
+
+Cost: 2 sets x 3 variants x 3 seeds = 18 runs of some 6 minutes with one thread, two at a time: 1 hour.
+
+    python benchmarks/outliers.py --images cifar10.tar
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from sklearn.metrics import roc_auc_score
+
+import pages
+from glf.compare.compare import FILE, conduct
+from glf.compare.study import Study
+from glf.compare.table import lines
+from glf.constrain import kernels
+from glf.constrain.adc import outlier_weight
+from glf.constrain.rows import Rows
+from glf.data import sources
+from glf.data.pack import cache_root
+from glf.nn.prior import prior_rows
+from glf.types import Embeddings
+
+OUT = Path("runs") / "outliers"
+NATIVE, FOREIGN, BATCH = 10_000, 2_000, 128
+PRIOR = "timm:tf_efficientnet_lite0"
+FINDING = "Not run yet."
+
+
+def of_a_kind(images: str, generator: np.random.Generator) -> np.ndarray:
+    """Fashion-MNIST at 32 px, in three equal channels."""
+    grey = sources.load("fashion-mini", "train").pixels[:FOREIGN]
+    return np.repeat(np.pad(grey, ((0, 0), (2, 2), (2, 2), (0, 0))), 3, axis=-1)
+
+
+def scattered(images: str, generator: np.random.Generator) -> np.ndarray:
+    """Other images of the same set with their pixels shuffled, each in its own way: the same colours, and no picture."""
+    pixels = sources.load(images, "train").pixels
+    rows = np.sort(generator.permutation(len(pixels))[NATIVE : NATIVE + FOREIGN])
+    return np.stack([generator.permutation(image.reshape(-1, 3)).reshape(image.shape) for image in pixels[rows]])
+
+
+KINDS = {"cluster": of_a_kind, "scattered": scattered}
+
+
+def mixed(images: str, kind: str) -> Path:
+    """Native images with foreign ones among them, in one file; the foreign come last."""
+    path = OUT / f"{kind}.npz"
+    if not path.exists():
+        generator = np.random.default_rng(0)
+        pixels = sources.load(images, "train").pixels
+        native = pixels[np.sort(generator.permutation(len(pixels))[:NATIVE])]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        foreign = KINDS[kind](images, np.random.default_rng(0))
+        np.savez(path, train_images=np.concatenate([native, foreign]))
+    return path
+
+
+def found(path: Path) -> dict[str, float]:
+    """Over batches as training draws them: are foreign images' rows flatter, and what do their anchors weigh?"""
+    images = sources.load(str(path), "train")
+    prior = torch.from_numpy(np.array(prior_rows(PRIOR, images, cache=cache_root() / "prior")))
+    order = torch.randperm(len(prior), generator=torch.Generator().manual_seed(0))
+    entropies, weights = [], []
+    for batch in order[: len(order) // BATCH * BATCH].split(BATCH):
+        rows = Rows().pre(Embeddings(z=torch.zeros(2, BATCH, 2), prior=prior[batch]))
+        entropies.append(kernels.entropy(rows))
+        weights.append(outlier_weight(entropies[-1]))
+    entropy, weight, foreign = torch.cat(entropies), torch.cat(weights), order[: len(order) // BATCH * BATCH] >= NATIVE
+    return {
+        "auc": float(roc_auc_score(foreign, entropy)),  # 1: every foreign row is flatter; 0.5: no telling
+        "entropy_native": float(entropy[~foreign].mean()),
+        "entropy_foreign": float(entropy[foreign].mean()),
+        "weight_native": float(weight[~foreign].mean()),
+        "weight_foreign": float(weight[foreign].mean()),
+    }
+
+
+def rows_of(told: dict[str, dict[str, float]]) -> list[list[str]]:
+    """As a table."""
+    head = ["foreign images", "flatter than a native one", "entropy, native", "foreign", "weight, native", "foreign"]
+    rows = [[kind, f"{100 * f['auc']:.0f} %", *(f"{f[key]:.2f}" for key in list(f)[1:])] for kind, f in told.items()]
+    return [head, *rows]
+
+
+def study(images: str, data: tuple[str, ...]) -> Study:
+    return Study(
+        title="Foreign images among the training images",
+        methods=("simclr",),
+        data=data,
+        seeds=3,
+        base="none",
+        variants={"none": {}, "dcm+lpm": {"constrain": "dcm+lpm"}, "adc": {"constrain": "adc"}},
+        settings={"recipe": "tiny", "val_images": 0, "prior": PRIOR},
+        judging={"data": images, "limit": NATIVE},
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--images", required=True, help="CIFAR-10: a tar or folder with train and test")
+    options = parser.parse_args()
+    paths = {kind: mixed(options.images, kind) for kind in KINDS}
+    told = {kind: found(path) for kind, path in paths.items()}
+    also = ["The prior's rows of native and foreign images", rows_of(told)]
+    print("\n".join(lines(rows_of(told))))
+    conduct(study(options.images, tuple(str(path) for path in paths.values())), OUT)
+    content = json.loads((OUT / FILE).read_text())
+    (pages.RESULTS / "outliers.json").write_text(json.dumps({**content, "finding": FINDING, "also": also}, indent=1) + "\n")
+    pages.write()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""RESULTS.md and the README's table, written from what is stored in benchmarks/results: nothing is typed by hand.
+
+python benchmarks/pages.py
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from glf.compare.study import from_file
+from glf.compare.table import about, lines, markdown, tables
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+import all_methods  # noqa: E402
+
+RESULTS, STUDIES = HERE / "results" / "studies", HERE / "studies"
+MAPS = HERE / "results" / "feature_maps.svg"
+PAGE, README = HERE / "RESULTS.md", HERE.parent / "README.md"
+START, END = "<!-- written by benchmarks/pages.py -->", "<!-- until here -->"
+
+
+def stored() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every study that has been run, with the finding that stands in its file today."""
+    for path in sorted(RESULTS.glob("*.json")):
+        content, file = json.loads(path.read_text()), STUDIES / f"{path.stem}.toml"
+        yield path.stem, {**content, "finding": from_file(file, "tiny").finding} if file.exists() else content
+
+
+def results() -> str:
+    """The page of all results."""
+    head = "# Results\n\nWritten by `python benchmarks/pages.py` from `benchmarks/results`; `make study STUDY=name` runs one.\n"
+    parts = [section(content) for _, content in stored()]
+    if MAPS.exists():
+        parts.append(f"## Feature maps\n\n![t-SNE of test images' features]({MAPS.relative_to(HERE)})\n")
+    return "\n".join([head, *parts, all_methods.page(json.loads(all_methods.OUT.read_text()))])
+
+
+def section(content: dict[str, Any]) -> str:
+    """A study, with the table that it has beside the usual ones."""
+    if "also" not in content:
+        return markdown(content)
+    title, rows = content["also"]
+    return "\n".join([markdown(content), f"**{title}**", "", *lines(rows), ""])
+
+
+def readme(text: str) -> str:
+    """A text with the headline's table between its marks."""
+    before, _, rest = text.partition(START)
+    _, _, after = rest.partition(END)
+    content = dict(stored())["headline"]
+    table = [line for title, rows in tables(content) for line in (f"**{title}**", "", *lines(rows), "")]
+    return "\n".join([before + START, content["finding"], "", *table, about(content), END]) + after
+
+
+def write() -> None:
+    PAGE.write_text(results())
+    if (RESULTS / "headline.json").exists():
+        README.write_text(readme(README.read_text()))
+
+
+if __name__ == "__main__":
+    write()

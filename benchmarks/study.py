@@ -1,0 +1,38 @@
+"""Run a study of benchmarks/studies at its tiny scale, store what it found, and write the pages anew.
+
+What is done is not done again: start it as often as you like. Runs lie in runs/<study>.
+
+    make study STUDY=headline IMAGES=cifar10.tar
+"""
+
+import argparse
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pages
+from glf.compare.compare import FILE, conduct
+from glf.compare.study import from_file
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("study", choices=sorted(path.stem for path in pages.STUDIES.glob("*.toml")))
+    parser.add_argument("--images", help="the study's images, as for glf pretrain; its own when not given")
+    parser.add_argument("--seeds", type=int, help="only so many, for a look")
+    parser.add_argument("--jobs", type=int, help="runs at once; as many as the machine bears when not given")
+    options = parser.parse_args()
+    study = from_file(pages.STUDIES / f"{options.study}.toml", "tiny")
+    if options.images:
+        study = replace(study, data=(options.images,))
+    if options.seeds:
+        study = replace(study, seeds=options.seeds)
+    out = Path("runs") / options.study
+    conduct(study, out, options.jobs)
+    pages.RESULTS.mkdir(exist_ok=True)
+    shutil.copy(out / FILE, pages.RESULTS / f"{options.study}.json")
+    pages.write()
+
+
+if __name__ == "__main__":
+    main()
