@@ -163,9 +163,13 @@ STUDIES = Path(__file__).parent.parent.parent / "benchmarks" / "studies"
 @pytest.mark.parametrize("scale", ["tiny", "paper"])
 @pytest.mark.parametrize("path", sorted(STUDIES.glob("*.toml")), ids=lambda path: path.stem)
 def test_the_studies_of_this_repository_can_be_run_and_say_what_they_cost(path: Path, scale: str) -> None:
+    if (path.stem, scale) in {("imagenet100", "tiny"), ("choice", "paper")}:  # photos are for GPUs, a choice is cheap
+        with pytest.raises(ValueError, match="has no scale"):
+            from_file(path, scale)
+        return
     study = from_file(path, scale)
     assert study.cost.startswith(f"{len(list(study.cells()))} runs")
     assert path.read_text().startswith("# ")
     if scale == "tiny":
-        assert "Finding: " in path.read_text()
+        assert study.finding
         assert f"= {len(list(study.cells()))} runs" in path.read_text()

@@ -6,15 +6,14 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from glf import result
+from glf.atomic import alone
 from glf.compare.study import Cell, Study, flags
 from glf.config import EvaluateConfig, PretrainConfig, from_dict
 from glf.data.workers import cores
@@ -66,7 +65,7 @@ class _Work:
         with self.lock:
             place = self.free.pop()
         try:
-            with _alone(self.out / cell.place, lambda: self.stopped) as held:
+            with alone(self.out / cell.place, lambda: self.stopped) as held:
                 return cell, self.run(cell, self.out / cell.place, place, held)
         except (ValueError, OSError) as error:
             return cell, str(error)
@@ -94,7 +93,7 @@ class _Work:
         if not (run / result.FILE).exists():
             commands.insert(0, ["pretrain", *flags(self.study.config(cell)), "--out", str(run), how])
         for command in commands:
-            if why := self.call([*_GLF, *command], _beside(run, "log"), {**os.environ, **place}, held):
+            if why := self.call([*_GLF, *command], run.with_name(f".{run.name}.log"), {**os.environ, **place}, held):
                 return why
         return None
 
@@ -129,28 +128,6 @@ def _check(study: Study, cell: Cell, run: Path) -> None:
 def _differing(one: Any, other: Any, but: set[str]) -> list[str]:
     names = [field.name for field in fields(one) if field.name not in but]
     return [name for name in names if getattr(one, name) != getattr(other, name)]
-
-
-@contextmanager
-def _alone(run: Path, stopped: Callable[[], bool]) -> Iterator[int]:
-    """Nobody else works on this run: the lock is the child's too, and outlives a parent that is killed."""
-    import fcntl
-
-    run.parent.mkdir(parents=True, exist_ok=True)
-    with open(_beside(run, "lock"), "w") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if stopped():
-                    raise
-                time.sleep(0.2)  # another comparison, or what one that was killed has left, is at work on it
-        yield file.fileno()
-
-
-def _beside(run: Path, kind: str) -> Path:
-    return run.with_name(f".{run.name}.{kind}")
 
 
 def places(study: Study, jobs: int | None) -> list[dict[str, str]]:

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from rich.console import Console
+from rich.progress import Progress
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -32,21 +34,23 @@ def extract(
     path = cache / f"{label}-{images.key}-{fingerprint(encoder, size)}.npy"
     if not path.exists():
         batches = encode(encoder, images, size=size, device=device, batch_size=batch_size)
-        _write(batches, len(images), path)
+        _write(batches, len(images), path, label)
     stored: np.ndarray = np.load(path, mmap_mode="r")
     return stored
 
 
-def _write(batches: Iterator[np.ndarray], count: int, path: Path) -> None:
-    """Rows into a memory-mapped file, as they come."""
+def _write(batches: Iterator[np.ndarray], count: int, path: Path, label: str) -> None:
+    """Rows into a memory-mapped file, as they come, with a bar where there is a terminal."""
     rows: np.memmap[Any, np.dtype[np.float32]] | None = None
     start = 0
-    with whole(path) as partial:
+    with whole(path) as partial, Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=count)
         for out in batches:
             if rows is None:
                 rows = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float32, shape=(count, out.shape[1]))
             rows[start : start + len(out)] = out
             start += len(out)
+            bar.update(task, completed=start)
         assert rows is not None, "images are never empty"
         rows.flush()
 

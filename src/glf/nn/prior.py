@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glf.atomic import whole
+from glf.atomic import alone, whole
 from glf.config import nearest
 from glf.data.store import Images
 from glf.nn.features import extract
@@ -55,8 +55,9 @@ def prior_rows(
     else:
         known = [k.partition(":")[0] for k in KINDS]
         raise ValueError(f"unknown prior {spec!r}{nearest(kind, known)} (priors: {', '.join(KINDS)})")
-    rows = extract(encoder, images, cache=cache, size=fit, device=device, batch_size=256, label="prior")
-    return _reduced(rows, width, cache, spec)
+    with alone(cache / f"prior-{images.key}"):  # runs that start together: the first sees the images, the others wait
+        rows = extract(encoder, images, cache=cache, size=fit, device=device, batch_size=256, label="prior")
+        return _reduced(rows, width, cache, spec)
 
 
 def _from_file(path: Path, count: int) -> np.ndarray:
