@@ -4,6 +4,7 @@ BIN := .venv/bin
 RUN ?= runs/demo
 IMAGES ?= fashion-mini
 PHOTOS ?=
+PARTS ?=
 
 .PHONY: help pretrain test test-slow check lint format install bench study methods clean
 
@@ -46,7 +47,8 @@ format: install ## Format the sources and sort their imports
 	@$(BIN)/ruff check --quiet --fix . && $(BIN)/ruff format --quiet .
 
 bench: install ## Measure the speed of everything beside the backbone, against peers and limits (25 minutes)
-	@PYTHONPATH=benchmarks $(BIN)/python -m speed --images $(IMAGES) $(if $(PHOTOS),--photos $(PHOTOS))
+	@PYTHONPATH=benchmarks $(BIN)/python -m speed --images $(IMAGES) $(if $(PHOTOS),--photos $(PHOTOS)) \
+		$(if $(PARTS),--only $(PARTS))
 
 study: install ## Measure the README's table: methods with and without ADC, paired by seed (45 minutes)
 	@$(BIN)/python benchmarks/readme_table.py
