@@ -5,6 +5,7 @@ RUN ?= runs/demo
 IMAGES ?=
 PHOTOS ?=
 STUDY ?= headline
+PARTS ?=
 
 .PHONY: help pretrain test test-slow check lint format install bench study methods clean
 
@@ -47,7 +48,8 @@ format: install ## Format the sources and sort their imports
 	@$(BIN)/ruff check --quiet --fix . && $(BIN)/ruff format --quiet .
 
 bench: install ## Measure the speed of everything beside the backbone, against peers and limits (25 minutes)
-	@PYTHONPATH=benchmarks $(BIN)/python -m speed $(if $(IMAGES),--images $(IMAGES)) $(if $(PHOTOS),--photos $(PHOTOS))
+	@PYTHONPATH=benchmarks $(BIN)/python -m speed $(if $(IMAGES),--images $(IMAGES)) $(if $(PHOTOS),--photos $(PHOTOS)) \
+		$(if $(PARTS),--only $(PARTS))
 
 study: install ## Run the study STUDY of benchmarks/studies on IMAGES, write its table (hours; goes on where it was)
 	@$(BIN)/python benchmarks/study.py $(STUDY) $(if $(IMAGES),--images $(IMAGES))

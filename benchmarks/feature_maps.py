@@ -13,9 +13,9 @@ import numpy as np
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
+import pages
 from sklearn.manifold import TSNE
 
-import pages
 from glf.data import sources
 from glf.nn.features import encode
 from glf.nn.weights import load_backbone

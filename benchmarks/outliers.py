@@ -14,10 +14,10 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pages
 import torch
 from sklearn.metrics import roc_auc_score
 
-import pages
 from glf.compare.compare import FILE, conduct
 from glf.compare.study import Study
 from glf.compare.table import lines
@@ -42,7 +42,7 @@ def of_a_kind(images: str, generator: np.random.Generator) -> np.ndarray:
 
 
 def scattered(images: str, generator: np.random.Generator) -> np.ndarray:
-    """Other images of the same set with their pixels shuffled, each in its own way: the same colours, and no picture."""
+    """Other images of the same set with their pixels shuffled, each in its own way: its colours, no picture."""
     pixels = sources.load(images, "train").pixels
     rows = np.sort(generator.permutation(len(pixels))[NATIVE : NATIVE + FOREIGN])
     return np.stack([generator.permutation(image.reshape(-1, 3)).reshape(image.shape) for image in pixels[rows]])
@@ -114,7 +114,9 @@ def main() -> None:
     print("\n".join(lines(rows_of(told))))
     conduct(study(options.images, tuple(str(path) for path in paths.values())), OUT)
     content = json.loads((OUT / FILE).read_text())
-    (pages.RESULTS / "outliers.json").write_text(json.dumps({**content, "finding": FINDING, "also": also}, indent=1) + "\n")
+    (pages.RESULTS / "outliers.json").write_text(
+        json.dumps({**content, "finding": FINDING, "also": also}, indent=1) + "\n"
+    )
     pages.write()
 
 

@@ -31,7 +31,8 @@ def stored() -> Iterator[tuple[str, dict[str, Any]]]:
 
 def results() -> str:
     """The page of all results."""
-    head = "# Results\n\nWritten by `python benchmarks/pages.py` from `benchmarks/results`; `make study STUDY=name` runs one.\n"
+    how = "Written by `python benchmarks/pages.py` from `benchmarks/results`; `make study STUDY=name` runs one."
+    head = f"# Results\n\n{how}\n"
     parts = [section(content) for _, content in stored()]
     if MAPS.exists():
         parts.append(f"## Feature maps\n\n![t-SNE of test images' features]({MAPS.relative_to(HERE)})\n")
@@ -50,15 +51,16 @@ def readme(text: str) -> str:
     """A text with the headline's table between its marks."""
     before, _, rest = text.partition(START)
     _, _, after = rest.partition(END)
-    content = dict(stored())["headline"]
+    content = dict(stored()).get("headline")
+    if content is None:
+        return text
     table = [line for title, rows in tables(content) for line in (f"**{title}**", "", *lines(rows), "")]
     return "\n".join([before + START, content["finding"], "", *table, about(content), END]) + after
 
 
 def write() -> None:
     PAGE.write_text(results())
-    if (RESULTS / "headline.json").exists():
-        README.write_text(readme(README.read_text()))
+    README.write_text(readme(README.read_text()))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pages
+
 from glf.compare.compare import FILE, conduct
 from glf.compare.study import from_file
 

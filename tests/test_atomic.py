@@ -26,9 +26,14 @@ def test_a_file_is_whole_or_absent(tmp_path: Path) -> None:
         partial.write_text("half")
         assert not path.exists()
     assert path.read_text() == "half"
-    with pytest.raises(KeyError), whole(path) as partial:
-        partial.write_text("other")
-        raise KeyError
+
+    def fail() -> None:
+        with whole(path) as partial:
+            partial.write_text("other")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
     assert path.read_text() == "half"
     assert list(path.parent.iterdir()) == [path]
 

@@ -5,6 +5,7 @@ values beside them belong to the machine. Writes benchmarks/results/speed.json, 
 
     make bench
     make bench IMAGES=cifar10 PHOTOS=my/photos
+    make bench PARTS="loops pairs"    # measure these anew, keep the others
 """
 
 import argparse
@@ -30,11 +31,12 @@ def main() -> None:
     parser.add_argument(
         "--only",
         nargs="*",
-        help="only these parts, printed and not stored",
+        help="measure these parts anew, and keep what is stored of the others",
     )
     options = parser.parse_args()
     arguments = [_resolved(options.images), _resolved(options.photos)]
-    found: dict[str, Any] = {"parts": {}, "curves": {}}
+    # A part's ratios are of one run; its time stands beside it.
+    found: dict[str, Any] = json.loads(OUT.read_text()) if options.only else {"parts": {}, "curves": {}, "times": {}}
     with tempfile.TemporaryDirectory() as place:
         for name, part in parts(*arguments, Path(place)).items():
             if options.only and name not in options.only:
@@ -42,9 +44,8 @@ def main() -> None:
             rows, curves = part()
             show(rows)
             found["parts"][name] = [row.to_dict() for row in rows]
+            found["times"][name] = result.provenance()["time"]
             found["curves"] |= curves
-    if options.only:  # a look, not a record: what is stored is measured in one run
-        return
     about = {"images": Path(options.images).name, "photos": Path(options.photos or "embedded").name}
     how = f"make bench IMAGES={about['images']} PHOTOS={about['photos']}" if options.photos else "make bench"
     found |= {**about, **result.provenance(), "command": how}
@@ -106,7 +107,8 @@ def page(found: dict[str, Any]) -> str:
     lines = [
         "# Speed",
         "",
-        "Written by `make bench`. Ratios are medians of interleaved repetitions in one run.",
+        "Written by `make bench`. Ratios are medians of interleaved repetitions in one run; those of training to its limit",
+        "are of pairs of steps, one right behind the other.",
         f"Machine: {found['machine']['processor']}, {found['machine']['cores']} cores; "
         f"torch {found['versions']['torch']}. Images: {found['images']}; photos: {found['photos']}.",
         "",

@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 import time
+from operator import truediv
 from pathlib import Path
 from statistics import mean, median
 
@@ -65,10 +66,10 @@ class Stopwatch(L.Callback):
         self.mark = time.perf_counter()
 
 
-def ours(backbone: str, batch: int, steps: int, images: str, devices: int = 1, compiled: bool = False) -> list[float]:
+def ours(backbone: str, batch: int, steps: int, images: str, devices: int = 1) -> list[float]:
     """``glf pretrain``: data in memory, augmentation, objective with ADC, optimiser, metrics, progress, Lightning.
 
-    Images per second, and on one device those of the limit.
+    Images per second; on one device also those of the limit, and the share of each step that its limit takes.
     """
     out = Path(os.environ.setdefault("GLF_BENCH_OUT", tempfile.mkdtemp()))  # one for all processes of a run
     config = PretrainConfig(
@@ -80,7 +81,6 @@ def ours(backbone: str, batch: int, steps: int, images: str, devices: int = 1, c
         val_images=0,
         epochs=1,
         devices=devices,
-        compile=compiled,
         out=out / "run",
     )
     watch = Stopwatch(Limit(backbone, batch) if devices == 1 else None)
@@ -88,7 +88,8 @@ def ours(backbone: str, batch: int, steps: int, images: str, devices: int = 1, c
     if launched_rank():  # the first process speaks for all
         sys.exit()
     shutil.rmtree(out)
-    return [batch / mean(seconds) for seconds in (watch.steps, watch.limits) if seconds]
+    rates = [batch / mean(seconds) for seconds in (watch.steps, watch.limits) if seconds]
+    return rates + [limit / step for step, limit in zip(watch.steps, watch.limits, strict=False)]
 
 
 def plain(backbone: str, batch: int, steps: int) -> float:
@@ -153,36 +154,33 @@ def compared(images: str) -> list[Row]:
     """Both backbones against their limits and against lightly's loop, with the number of workers that suits it best."""
     return [
         *_compared(images, "small_resnet", 5, 0.90, 1.8),
-        *_compared(images, "resnet18", 3, 0.97, 1.25, compiled=True),
+        *_compared(images, "resnet18", 3, 0.97, 1.25),
     ]
 
 
-def _compared(
-    images: str, backbone: str, repetitions: int, of_limit: float, of_lightly: float, compiled: bool = False
-) -> list[Row]:
-    """Ratios are taken turn by turn, because the machine's speed drifts within minutes; then their median."""
+def _compared(images: str, backbone: str, repetitions: int, of_limit: float, of_lightly: float) -> list[Row]:
+    """Ratios are taken turn by turn, or step by step where both are in one run, because the machine's speed drifts
+    within minutes; then their median."""
     batch, steps = SETUPS[backbone]
     call = ["speed.loops", images, backbone, str(batch), str(steps)]
     cases = {"ours": [*call, "ours"], "in lightly's layout": [*call, "plain"]}
     cases |= {f"lightly, {w} workers": [*call, "lightly", str(w)] for w in (0, 2)}
-    cases |= {"compiled": [*call, "compiled"]} if compiled else {}  # where that pays: large convolutions
     found = runs(cases, repetitions)
     speed = {name: [turn[0] for turn in turns] for name, turns in found.items()}
     speed["the limit"] = [turn[1] for turn in found["ours"]]
+    shares = [share for turn in found["ours"] for share in turn[2:]]
     best = max(("lightly, 0 workers", "lightly, 2 workers"), key=lambda name: median(speed[name]))
     asked = [
         ("glf pretrain", "ours", "the limit", of_limit),
-        ("glf pretrain", "ours", best, None if compiled else of_lightly),
+        ("glf pretrain", "ours", best, of_lightly),
         ("the limit", "the limit", "in lightly's layout", None),
     ]
-    if compiled:
-        asked.append(("glf pretrain --compile", "compiled", best, of_lightly))
     return [
         Row(
             part=f"end to end, {backbone}, batch {batch}, {METHOD}",
             what=what,
             value=f"{median(speed[one]):,.1f} against {median(speed[to]):,.1f} images/s",
-            ratio=median(a / b for a, b in zip(speed[one], speed[to], strict=True)),
+            ratio=median(shares if to == "the limit" else map(truediv, speed[one], speed[to])),
             to=to,
             at_least=least,
         )
@@ -207,7 +205,7 @@ def two_processes(images: str) -> list[Row]:
 
 
 def main() -> list[float]:
-    """Images per second; with our own loop also those of its limit."""
+    """Images per second; with our own loop more."""
     images, backbone, batch, steps, kind, *rest = sys.argv[1:]
     setup = (backbone, int(batch), int(steps))
     if kind == "lightly":
@@ -216,7 +214,7 @@ def main() -> list[float]:
         return [plain(*setup)]
     if kind == "ours2":
         torch.set_num_threads(1)
-    return ours(*setup, images, devices=2 if kind == "ours2" else 1, compiled=kind == "compiled")
+    return ours(*setup, images, devices=2 if kind == "ours2" else 1)
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ def test_pixels_of_large_images_are_scaled_down(images, tmp_path):
 def test_rows_are_computed_once(images, tmp_path):
     def ask(width: int) -> tuple[np.ndarray, dict[str, int]]:
         rows = prior_rows("pixels", images, cache=tmp_path, width=width)
-        return rows, {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+        return rows, {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("[!.]*")}
 
     first, files = ask(16)
     assert isinstance(first, np.memmap)

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 NEVER = -1e30  # the logarithm of no probability; finite, so that zero times it is zero
-BLOCK_ON_CPU, BLOCK_ON_GPU = 2**19, 2**25  # entries of a block, all views together
+BLOCK_ON_CPU, BLOCK_ON_GPU = 2**21, 2**25  # entries of a block, all views together
 PerAnchor = Float[Tensor, "view anchor"]
 
 
