@@ -107,8 +107,8 @@ def page(found: dict[str, Any]) -> str:
     lines = [
         "# Speed",
         "",
-        "Written by `make bench`. Ratios are medians of interleaved repetitions in one run; those of training to its limit",
-        "are of pairs of steps, one right behind the other.",
+        "Written by `make bench`. Ratios are medians of interleaved repetitions in one run; those of training to its",
+        "limit are of pairs of steps, one right behind the other.",
         f"Machine: {found['machine']['processor']}, {found['machine']['cores']} cores; "
         f"torch {found['versions']['torch']}. Images: {found['images']}; photos: {found['photos']}.",
         "",

@@ -98,7 +98,8 @@ def judge(config: EvaluateConfig, cache: Path, console: Console) -> dict[str, An
         raise ValueError(f"{train.name} has {train.channels} channels, the backbone takes {backbone.channels}")
     labelled = train.labelled and test.labelled and split_name != "train"
     if not labelled:
-        why = "no labels" if split_name != "train" else "no images to judge on but those that were trained on"
+        labels = train.labelled and test.labelled
+        why = "no images to judge on but those that were trained on" if labels else "no labels"
         console.print(f"{why}: only what can be said without them", highlight=False)
     device = accelerator(config.device)
     encoders = _encoders(backbone, train, trained, config.references)
