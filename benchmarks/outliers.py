@@ -31,7 +31,7 @@ from glf.types import Embeddings
 
 OUT = Path("runs") / "outliers"
 NATIVE, FOREIGN, BATCH = 10_000, 2_000, 128
-PRIOR = "timm:tf_efficientnet_lite0"
+PRIOR, SIZE = "timm:tf_efficientnet_lite0", 128
 FINDING = "Not run yet."
 
 
@@ -67,7 +67,7 @@ def mixed(images: str, kind: str) -> Path:
 def found(path: Path) -> dict[str, float]:
     """Over batches as training draws them: are foreign images' rows flatter, and what do their anchors weigh?"""
     images = sources.load(str(path), "train")
-    prior = torch.from_numpy(np.array(prior_rows(PRIOR, images, cache=cache_root() / "prior")))
+    prior = torch.from_numpy(np.array(prior_rows(PRIOR, images, cache=cache_root() / "prior", size=SIZE)))
     order = torch.randperm(len(prior), generator=torch.Generator().manual_seed(0))
     entropies, weights = [], []
     for batch in order[: len(order) // BATCH * BATCH].split(BATCH):
@@ -99,7 +99,7 @@ def study(images: str, data: tuple[str, ...]) -> Study:
         seeds=3,
         base="none",
         variants={"none": {}, "dcm+lpm": {"constrain": "dcm+lpm"}, "adc": {"constrain": "adc"}},
-        settings={"recipe": "tiny", "val_images": 0, "prior": PRIOR},
+        settings={"recipe": "tiny", "val_images": 0, "prior": PRIOR, "prior_size": SIZE},
         judging={"data": images, "limit": NATIVE},
     )
 

@@ -7,6 +7,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -42,3 +43,17 @@ def small_run(tmp_path: Path, console: Console) -> Callable[..., Path]:
         return config.out
 
     return run
+
+
+@pytest.fixture
+def few_images(tmp_path: Path) -> str:
+    """A file of some embedded images, train and test, so that a run takes seconds."""
+    from glf.data import sources
+
+    path = tmp_path / "few.npz"
+    arrays = {}
+    for split, count in (("train", 160), ("test", 60)):
+        source = sources.load("fashion-mini", split)
+        arrays |= {f"{split}_images": source.pixels[:count], f"{split}_labels": source.targets[:count]}
+    np.savez(path, **arrays)
+    return str(path)

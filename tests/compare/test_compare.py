@@ -32,13 +32,13 @@ def times(out: Path) -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in out.rglob("result.json")}
 
 
-def test_a_comparison_is_paired_stored_and_not_done_twice(images: str, tmp_path: Path, console: Console) -> None:
+def test_a_comparison_is_paired_stored_and_not_done_twice(few_images: str, tmp_path: Path, console: Console) -> None:
     out = tmp_path / "out"
-    content = compare(small(images, out), console)
+    content = compare(small(few_images, out), console)
     assert [(run["variant"], run["seed"]) for run in content["runs"]] == [
         ("none", 0), ("adc", 0), ("none", 1), ("adc", 1),
     ]  # fmt: skip
-    assert content["references"].keys() == {images}
+    assert content["references"].keys() == {few_images}
     assert content == json.loads((out / "compare.json").read_text())
     table = (out / "table.md").read_text()
     row = next(line for line in table.splitlines() if line.startswith("| simclr"))
@@ -50,31 +50,31 @@ def test_a_comparison_is_paired_stored_and_not_done_twice(images: str, tmp_path:
     assert saved["command"].startswith("glf pretrain")
     assert "--method simclr+adc" in saved["command"]
     before = times(out)
-    again = compare(small(images, out), console)
+    again = compare(small(few_images, out), console)
     assert times(out) == before
     assert again["runs"] == content["runs"]
-    other = compare(small(images, tmp_path / "other", seeds=1), console)
+    other = compare(small(few_images, tmp_path / "other", seeds=1), console)
     strip = [{name: value for name, value in run.items() if name != "time"} for run in other["runs"]]
     assert strip == [{name: value for name, value in run.items() if name != "time"} for run in content["runs"][:2]]
 
 
-def test_runs_of_a_pair_share_weights_batches_and_views(images: str, tmp_path: Path, console: Console) -> None:
+def test_runs_of_a_pair_share_weights_batches_and_views(few_images: str, tmp_path: Path, console: Console) -> None:
     """Without learning, all that is left is the first weights and what batch normalisation saw of the views."""
     out = tmp_path / "out"
-    compare(small(images, out, seeds=1, settings={**QUICK, "lr": "0.0", "weight_decay": "0.0"}), console)
+    compare(small(few_images, out, seeds=1, settings={**QUICK, "lr": "0.0", "weight_decay": "0.0"}), console)
     base, other = (load_file(out / "few" / "simclr" / name / "0" / "backbone.safetensors") for name in ("none", "adc"))
     assert base.keys() == other.keys()
     assert all(torch.equal(value, other[name]) for name, value in base.items())
     assert any("running_mean" in name and value.any() for name, value in base.items())
 
 
-def test_a_run_that_fails_is_listed_and_the_others_go_on(images: str, tmp_path: Path, console: Console) -> None:
+def test_a_run_that_fails_is_listed_and_the_others_go_on(few_images: str, tmp_path: Path, console: Console) -> None:
     out, study = tmp_path / "out", tmp_path / "study.toml"
     study.write_text(
         f"""
         title = "Too large"
         methods = ["simclr"]
-        data = ["{images}"]
+        data = ["{few_images}"]
         seeds = 1
         base = "fits"
         settings = {{ epochs = 1, val_images = 0, image_size = 16 }}
@@ -92,17 +92,17 @@ def test_a_run_that_fails_is_listed_and_the_others_go_on(images: str, tmp_path: 
     assert len(json.loads((out / "compare.json").read_text())["runs"]) == 1
 
 
-def test_runs_with_other_settings_are_not_taken_for_these(images: str, tmp_path: Path, console: Console) -> None:
+def test_runs_with_other_settings_are_not_taken_for_these(few_images: str, tmp_path: Path, console: Console) -> None:
     out = tmp_path / "out"
-    config = small(images, out, constrain=("none",), seeds=1)
+    config = small(few_images, out, constrain=("none",), seeds=1)
     compare(config, console)
     with pytest.raises(ValueError, match="was made with epochs 1, and the study says 2: choose another --out"):
         compare(replace(config, settings={**QUICK, "epochs": "2"}), console)
 
 
-def test_a_killed_comparison_goes_on_where_it_was(images: str, tmp_path: Path) -> None:
+def test_a_killed_comparison_goes_on_where_it_was(few_images: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    asked = [f"--data={images}", "--methods", "simclr", "--constrain", "none", "lpm", "--seeds", "1", "--jobs", "1"]
+    asked = [f"--data={few_images}", "--methods", "simclr", "--constrain", "none", "lpm", "--seeds", "1", "--jobs", "1"]
     asked += ["--settings", *(part for item in QUICK.items() for part in item), "--out", str(out)]
     command = [sys.executable, "-c", "from glf.cli import main; main()", "compare", *asked]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)

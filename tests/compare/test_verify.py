@@ -16,8 +16,8 @@ from glf.evaluate.suite import evaluate
 
 
 @pytest.fixture
-def run(small_run: Callable[..., Path], images: str, console: Console) -> Path:
-    found = small_run(data=images, limit=None, image_size=16, batch_size=32)
+def run(small_run: Callable[..., Path], few_images: str, console: Console) -> Path:
+    found = small_run(data=few_images, limit=None, image_size=16, batch_size=32)
     evaluate(EvaluateConfig(run=found, probe_epochs=20, references=False), console)
     return found
 
