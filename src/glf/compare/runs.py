@@ -22,7 +22,7 @@ from glf.train.directory import CONFIG, FREE, LAST, saved_config
 MEMORY_OF_A_RUN = 3 * 2**30  # a process with torch, its images and its activations, on a CPU
 _NOT_JUDGED = {"run", "references", "device", "batch_size", "root", "download"}  # say how, not what
 _SAFE = ["-P"] if sys.version_info >= (3, 11) else []  # what lies in the current folder is not imported
-_GLF = [sys.executable, *_SAFE, "-c", "import sys; from glf.cli import main; sys.argv[0] = 'glf'; main()"]
+_GLF = [sys.executable, *_SAFE, "-m", "glf"]
 
 
 def run_all(study: Study, out: Path, jobs: int | None, done: Callable[[Cell, str | None], None]) -> None:
