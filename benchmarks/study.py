@@ -1,6 +1,7 @@
 """Run a study of benchmarks/studies at its tiny scale, store what it found, and write the pages anew.
 
-What is done is not done again: start it as often as you like. Runs lie in runs/<study>.
+What is done is not done again: start it as often as you like. Runs lie in runs/<study>; what another study has run with
+the same settings is copied from there.
 
     make study STUDY=headline IMAGES=cifar10.tar
 """
@@ -12,8 +13,23 @@ from pathlib import Path
 
 import pages
 
+from glf import result
 from glf.compare.compare import FILE, conduct
-from glf.compare.study import from_file
+from glf.compare.runs import judged, made_otherwise
+from glf.compare.study import Study, from_file
+
+RUNS = Path("runs")
+
+
+def copy_known(study: Study, out: Path) -> None:
+    """Runs of other studies that this one asks for too, judged in the same way."""
+    known = [path.parent for path in RUNS.glob(f"*/*/*/*/*/{result.FILE}") if not path.is_relative_to(out)]
+    for cell in study.cells():
+        place, config = out / cell.place, study.config(cell)
+        if not place.exists():
+            same = (run for run in known if judged(study, run) and not made_otherwise(run, config))
+            if run := next(same, None):
+                shutil.copytree(run, place)
 
 
 def main() -> None:
@@ -28,7 +44,8 @@ def main() -> None:
         study = replace(study, data=(options.images,))
     if options.seeds:
         study = replace(study, seeds=options.seeds)
-    out = Path("runs") / options.study
+    out = RUNS / options.study
+    copy_known(study, out)
     conduct(study, out, options.jobs)
     pages.RESULTS.mkdir(exist_ok=True)
     shutil.copy(out / FILE, pages.RESULTS / f"{options.study}.json")

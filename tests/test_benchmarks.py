@@ -3,15 +3,22 @@
 import itertools
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+
+from glf.compare.study import Study
+from glf.evaluate.suite import evaluate
+from glf.train.run import pretrain
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 import all_methods  # noqa: E402
 import pages  # noqa: E402
+import study  # noqa: E402
 from speed.__main__ import page  # noqa: E402 (the folder is no package of glf)
 from speed.timing import Row, interleaved  # noqa: E402
 
@@ -50,6 +57,25 @@ def test_every_study_that_is_stored_is_whole() -> None:
         asked = itertools.product(content["data"], content["methods"], content["variants"], seeds)
         assert made == set(asked), f"{name} is not whole"
         assert not any(Path(data).is_absolute() for data in content["data"]), name
+
+
+def test_a_study_takes_over_what_another_has_run(
+    few_images: str, tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(study, "RUNS", tmp_path)
+    settings = {"batch_size": 32, "epochs": 1, "val_images": 0, "image_size": 16}
+    about = {"methods": ("simclr",), "data": (few_images,), "seeds": 1, "settings": settings}
+    one = Study(title="", base="none", variants={"none": {}}, judging={"probe_epochs": 2}, **about)
+    (cell,) = one.cells()
+    run = tmp_path / "one" / cell.place
+    pretrain(replace(one.config(cell), out=run), console)
+    evaluate(one.judged(run), console)
+    variants = {"alone": {}, "warmer": {"options": {"temperature": 0.5}}}
+    study.copy_known(replace(one, base="alone", variants=variants), tmp_path / "two")
+    copied = [path.relative_to(tmp_path / "two") for path in (tmp_path / "two").rglob("result.json")]
+    assert copied == [Path("few", "simclr", "alone", "0", "result.json")]
+    study.copy_known(replace(one, judging={"probe_epochs": 3}), tmp_path / "three")
+    assert not (tmp_path / "three").exists()
 
 
 @pytest.mark.parametrize(

@@ -119,13 +119,17 @@ class _Work:
         return f"{lines[-1] if lines else f'exit code {code}'} (see {log})" if code else None
 
 
+def made_otherwise(run: Path, wanted: PretrainConfig) -> list[str]:
+    """The settings that a run was made with and a cell does not ask for, in words."""
+    saved = saved_config(run)
+    names = _differing(saved, wanted, FREE | {"recipe"})
+    return [f"was made with {n} {getattr(saved, n)!r}, and the study says {getattr(wanted, n)!r}" for n in names]
+
+
 def _check(study: Study, cell: Cell, run: Path) -> None:
     """A run that is there already was made with the study's settings."""
-    if (run / CONFIG).exists():
-        saved, wanted = saved_config(run), study.config(cell)
-        for name in _differing(saved, wanted, FREE | {"recipe"}):
-            was, now = getattr(saved, name), getattr(wanted, name)
-            raise ValueError(f"{run} was made with {name} {was!r}, and the study says {now!r}: choose another --out")
+    if (run / CONFIG).exists() and (why := made_otherwise(run, study.config(cell))):
+        raise ValueError(f"{run} {why[0]}: choose another --out")
 
 
 def _differing(one: Any, other: Any, but: set[str]) -> list[str]:
