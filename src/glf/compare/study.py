@@ -126,7 +126,8 @@ def _flags(kind: type[PretrainConfig] | type[EvaluateConfig], values: Settings) 
     found: list[str] = []
     for name, value in values.items():
         flag = name.replace("_", "-")
-        if name in ("recipe", "run") or (value == usual[name] and name not in ("method", "data", "seed")):
+        said = name in ("method", "data", "seed") and value is not None  # even where it is the default
+        if name in ("recipe", "run") or (value == usual[name] and not said):
             continue
         if isinstance(usual[name], bool) and isinstance(value, bool):
             found.append(f"--{flag}" if value else f"--no-{flag}")
