@@ -10,7 +10,6 @@ Cost: 2 sets x 3 variants x 3 seeds = 18 runs of some 4 minutes with one thread,
 """
 
 import argparse
-import json
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ import pages
 import torch
 from sklearn.metrics import roc_auc_score
 
-from glf.compare.compare import FILE, conduct
+from glf.compare.compare import conduct
 from glf.compare.study import Study
 from glf.compare.table import lines
 from glf.constrain import kernels
@@ -35,17 +34,15 @@ PRIOR, SIZE = "timm:tf_efficientnet_lite0", 128
 FINDING = "Not run yet."
 
 
-def of_a_kind(images: str, generator: np.random.Generator) -> np.ndarray:
+def of_a_kind(others: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """Fashion-MNIST at 32 px, in three equal channels."""
     grey = sources.load("fashion-mini", "train").pixels[:FOREIGN]
     return np.repeat(np.pad(grey, ((0, 0), (2, 2), (2, 2), (0, 0))), 3, axis=-1)
 
 
-def scattered(images: str, generator: np.random.Generator) -> np.ndarray:
+def scattered(others: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """Other images of the same set with their pixels shuffled, each in its own way: its colours, no picture."""
-    pixels = sources.load(images, "train").pixels
-    rows = np.sort(generator.permutation(len(pixels))[NATIVE : NATIVE + FOREIGN])
-    return np.stack([generator.permutation(image.reshape(-1, 3)).reshape(image.shape) for image in pixels[rows]])
+    return np.stack([generator.permutation(image.reshape(-1, 3)).reshape(image.shape) for image in others])
 
 
 KINDS = {"cluster": of_a_kind, "scattered": scattered}
@@ -57,10 +54,10 @@ def mixed(images: str, kind: str) -> Path:
     if not path.exists():
         generator = np.random.default_rng(0)
         pixels = sources.load(images, "train").pixels
-        native = pixels[np.sort(generator.permutation(len(pixels))[:NATIVE])]
+        order = generator.permutation(len(pixels))
+        native, others = (pixels[np.sort(rows)] for rows in (order[:NATIVE], order[NATIVE : NATIVE + FOREIGN]))
         path.parent.mkdir(parents=True, exist_ok=True)
-        foreign = KINDS[kind](images, np.random.default_rng(0))
-        np.savez(path, train_images=np.concatenate([native, foreign]))
+        np.savez(path, train_images=np.concatenate([native, KINDS[kind](others, generator)]))
     return path
 
 
@@ -68,13 +65,13 @@ def found(path: Path) -> dict[str, float]:
     """Over batches as training draws them: are foreign images' rows flatter, and what do their anchors weigh?"""
     images = sources.load(str(path), "train")
     prior = torch.from_numpy(np.array(prior_rows(PRIOR, images, cache=cache_root() / "prior", size=SIZE)))
-    order = torch.randperm(len(prior), generator=torch.Generator().manual_seed(0))
+    order = torch.randperm(len(prior), generator=torch.Generator().manual_seed(0))[: len(prior) // BATCH * BATCH]
     entropies, weights = [], []
-    for batch in order[: len(order) // BATCH * BATCH].split(BATCH):
+    for batch in order.split(BATCH):
         rows = Rows().pre(Embeddings(z=torch.zeros(2, BATCH, 2), prior=prior[batch]))
         entropies.append(kernels.entropy(rows))
         weights.append(outlier_weight(entropies[-1]))
-    entropy, weight, foreign = torch.cat(entropies), torch.cat(weights), order[: len(order) // BATCH * BATCH] >= NATIVE
+    entropy, weight, foreign = torch.cat(entropies), torch.cat(weights), order >= NATIVE
     return {
         "auc": float(roc_auc_score(foreign, entropy)),  # 1: every foreign row is flatter; 0.5: no telling
         "entropy_native": float(entropy[~foreign].mean()),
@@ -112,12 +109,8 @@ def main() -> None:
     told = {kind: found(path) for kind, path in paths.items()}
     also = ["The prior's rows of native and foreign images", rows_of(told)]
     print("\n".join(lines(rows_of(told))))
-    conduct(study(options.images, tuple(str(path) for path in paths.values())), OUT)
-    content = json.loads((OUT / FILE).read_text())
-    (pages.RESULTS / "outliers.json").write_text(
-        json.dumps({**content, "finding": FINDING, "also": also}, indent=1) + "\n"
-    )
-    pages.write()
+    content = conduct(study(options.images, tuple(str(path) for path in paths.values())), OUT)
+    pages.store("outliers", {**content, "finding": FINDING, "also": also})
 
 
 if __name__ == "__main__":

@@ -4,18 +4,16 @@ python benchmarks/pages.py
 """
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import all_methods
 
 from glf.compare.study import from_file
 from glf.compare.table import about, lines, markdown, tables
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-import all_methods  # noqa: E402
-
 RESULTS, STUDIES = HERE / "results" / "studies", HERE / "studies"
 MAPS = HERE / "results" / "feature_maps.svg"
 PAGE, README = HERE / "RESULTS.md", HERE.parent / "README.md"
@@ -56,6 +54,13 @@ def readme(text: str) -> str:
         return text
     table = [line for title, rows in tables(content) for line in (f"**{title}**", "", *lines(rows), "")]
     return "\n".join([before + START, content["finding"], "", *table, about(content), END]) + after
+
+
+def store(name: str, content: dict[str, Any]) -> None:
+    """Keep what a study has found, and write the pages anew."""
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+    write()
 
 
 def write() -> None:

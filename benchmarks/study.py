@@ -14,7 +14,7 @@ from pathlib import Path
 import pages
 
 from glf import result
-from glf.compare.compare import FILE, conduct
+from glf.compare.compare import conduct
 from glf.compare.runs import judged, made_otherwise
 from glf.compare.study import Study, from_file
 
@@ -46,10 +46,7 @@ def main() -> None:
         study = replace(study, seeds=options.seeds)
     out = RUNS / options.study
     copy_known(study, out)
-    conduct(study, out, options.jobs)
-    pages.RESULTS.mkdir(exist_ok=True)
-    shutil.copy(out / FILE, pages.RESULTS / f"{options.study}.json")
-    pages.write()
+    pages.store(options.study, conduct(study, out, options.jobs))
 
 
 if __name__ == "__main__":

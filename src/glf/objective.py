@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from glf.terms import Role, Term, Through
+from glf.terms import Role, Term, Through, tell_epoch
 from glf.types import Embeddings, Loss
 
 
@@ -35,9 +35,7 @@ class Objective(nn.Module):
 
     def at(self, epoch: float) -> None:
         """Tell every term and map how many epochs have passed, in fractions."""
-        for module in self.modules():
-            if isinstance(module, Term | Through):
-                module.epoch = epoch
+        tell_epoch(self, epoch)
 
     @property
     def parts(self) -> tuple[tuple[float, Term], ...]:

@@ -49,9 +49,7 @@ class Term(nn.Module):
 
     def at(self, epoch: float) -> None:
         """Tell the term, and those it is made of, how many epochs have passed: for what is warmed up."""
-        for module in self.modules():
-            if isinstance(module, Term):
-                module.epoch = epoch
+        tell_epoch(self, epoch)
 
     def diagnose(self, e: Embeddings) -> dict[str, Tensor]:
         """Numbers worth logging that are no part of the loss. Called without gradients."""
@@ -110,6 +108,13 @@ class Through(nn.Module):
 
     def forward(self, e: Embeddings) -> Embeddings:
         raise NotImplementedError(f"{type(self).__name__} is not a map of its own")
+
+
+def tell_epoch(module: nn.Module, epoch: float) -> None:
+    """Every term and map inside hears how many epochs have passed, in fractions."""
+    for part in module.modules():
+        if isinstance(part, Term | Through):
+            part.epoch = epoch
 
 
 def configuration(module: nn.Module) -> str:

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
 from sklearn.neighbors import KNeighborsClassifier
 
 from glf.config import EvaluateConfig
 from glf.data import sources
-from glf.evaluate.suite import evaluate
+from glf.evaluate.suite import Features, evaluate, evaluators
 
 Run = Callable[..., Path]
 
@@ -99,3 +100,14 @@ def test_labels_are_not_judged_on_the_images_they_were_learnt_from(
     found = evaluate(EvaluateConfig(run=run, references=False), console)
     assert found["split"] == "train"
     assert set(found["rows"]["trained"]) == {"rank", "spread"}
+
+
+def test_with_many_classes_the_best_five_count_too() -> None:
+    logits = torch.tensor([[6.0, 5, 4, 3, 2, 1], [6.0, 5, 4, 3, 2, 1], [6.0, 5, 4, 3, 2, 1]])
+    labels = torch.tensor([0, 4, 5])  # the best, among the best five, and not
+    none = torch.zeros(0)
+    features = Features(train=none, train_labels=none, test=none, test_labels=labels, logits=logits)
+    config = EvaluateConfig(run=Path())
+    found = {key: function(features, config) for key, (_, function) in evaluators(20).items() if "linear" in key}
+    assert found == {"linear": 0.3333, "linear_top5": 0.6667}
+    assert "linear_top5" not in evaluators(19)

@@ -58,9 +58,6 @@ class _Work:
 
     def __init__(self, study: Study, out: Path, free: list[dict[str, str]]) -> None:
         self.study, self.out, self.free = study, out, free.copy()
-        self.asked = {
-            cell: flags(study.config(cell)) for cell in study.cells()
-        }  # here: tyro is for one thread at a time
         self.lock, self.stopped = threading.Lock(), False
         self.running: set[subprocess.Popen[bytes]] = set()
 
@@ -94,7 +91,7 @@ class _Work:
         how = "--resume" if (run / LAST).exists() else "--overwrite"
         commands = [["evaluate", str(run), *flags(self.study.judged(run, references=first))]]
         if not (run / result.FILE).exists():
-            commands.insert(0, ["pretrain", *self.asked[cell], "--out", str(run), how])
+            commands.insert(0, ["pretrain", *flags(self.study.config(cell)), "--out", str(run), how])
         for command in commands:
             if why := self.call([*_GLF, *command], run.with_name(f".{run.name}.log"), {**os.environ, **place}, held):
                 return why

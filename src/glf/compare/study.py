@@ -54,6 +54,8 @@ class Study:
     judging: Settings = field(default_factory=dict)  # of EvaluateConfig
     finding: str = ""
     cost: str = ""
+    # How each cell is trained: made once and in one thread, because tyro is slow and not safe in several.
+    configs: dict[Cell, PretrainConfig] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Whatever is wrong is said before hours have passed."""
@@ -74,7 +76,7 @@ class Study:
             other = places.setdefault(cell.place, cell)
             if other != cell:
                 raise ValueError(f"{cell.data} and {other.data} would share the folder {cell.place}: rename one")
-            config = self.config(cell)
+            config = self.configs[cell] = self._config(cell)
             method = parse(config.method, config.adc)
             method.build(**config.options)
             views.recipe(config.views or method.views)
@@ -87,7 +89,11 @@ class Study:
             yield Cell(data, method, variant, seed)
 
     def config(self, cell: Cell) -> PretrainConfig:
-        """How a cell is trained: a recipe's values, then the study's, then the variant's."""
+        """How a cell is trained."""
+        return self.configs[cell]
+
+    def _config(self, cell: Cell) -> PretrainConfig:
+        """A recipe's values, then the study's, then the variant's."""
         asked = {**self.settings, **self.variants[cell.variant]}
         constrain = asked.pop("constrain", "none")
         config = PretrainConfig(method=cell.method if constrain == "none" else f"{cell.method}+{constrain}")

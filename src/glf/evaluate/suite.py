@@ -96,9 +96,9 @@ def judge(config: EvaluateConfig, cache: Path, console: Console) -> dict[str, An
     train, test, split_name = _splits(config, trained)
     if train.channels > backbone.channels:
         raise ValueError(f"{train.name} has {train.channels} channels, the backbone takes {backbone.channels}")
-    labelled = train.labelled and test.labelled and split_name != "train"
+    labels = train.labelled and test.labelled
+    labelled = labels and split_name != "train"
     if not labelled:
-        labels = train.labelled and test.labelled
         why = "no images to judge on but those that were trained on" if labels else "no labels"
         console.print(f"{why}: only what can be said without them", highlight=False)
     device = accelerator(config.device)
