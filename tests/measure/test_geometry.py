@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from glf.measure.geometry import effective_rank, spread
-from reference import draw
+from glf.data.sources import load
+from glf.measure.geometry import alignment, effective_rank, rank_me, spread, uniformity
+from reference import cos, draw
 
 
 def cloud(samples: int, dim: int, deviations: list[float], seed: int = 0) -> Tensor:
@@ -58,3 +59,116 @@ def test_spread():
     two_poles = torch.tensor([[1.0, 0, 0, 0], [-1.0, 0, 0, 0]])
     assert spread(two_poles) == 0.5, "one of four directions, mean deviation 1/4, times the root of 4"
     assert 0 < spread(uniform + 10) < 0.15
+
+
+def about_origin(samples: int, dim: int, values: list[float]) -> Tensor:
+    """With these singular values exactly, and not centred."""
+    u, _ = torch.linalg.qr(draw(samples, len(values), seed=5) + 1)
+    v, _ = torch.linalg.qr(draw(dim, len(values), seed=6))
+    return u @ torch.diag(torch.tensor(values, dtype=torch.float64)) @ v.T
+
+
+@pytest.mark.parametrize(("samples", "dim"), [(50, 8), (8, 8), (6, 40), (4, 4)], ids=str)
+@pytest.mark.parametrize("values", [[3.0], [2.0] * 4, [5.0, 3.0, 1.0, 0.2], [1.0, 1e-9]], ids=str)
+def test_rank_me_of_a_known_spectrum(samples, dim, values):
+    p = [value / sum(values) for value in values]
+    expected = math.exp(-sum(x * math.log(x) for x in p))
+    features = about_origin(samples, dim, values)
+    assert rank_me(features) == pytest.approx(expected, rel=1e-9)
+    assert rank_me(1e-6 * features) == pytest.approx(expected, rel=1e-9), "scale-free"
+    turned, _ = torch.linalg.qr(draw(dim, dim, seed=7))
+    assert rank_me((features @ turned).flip(0)) == pytest.approx(expected, rel=1e-9), "free of rotation and order"
+
+
+def test_rank_me_is_about_the_origin_and_the_effective_rank_about_the_mean():
+    features = draw(400, 10)
+    assert 9.9 < rank_me(features) <= 10
+    assert rank_me(features + 100) < 1.3
+    assert effective_rank(features + 100) == effective_rank(features)
+    assert rank_me(torch.zeros(5, 3)) == 0
+    assert rank_me(torch.ones(5, 3)) == pytest.approx(1, abs=1e-12)
+    assert rank_me(torch.eye(3)[:2]) == pytest.approx(2)
+
+
+def test_ranks_of_real_pixels_are_those_of_the_covariances():
+    x = pixels(300)
+    for features in (x, x[:60]):
+        values = torch.linalg.eigvalsh(features @ features.T).clamp_min(0).sqrt()
+        p = values / values.sum()
+        assert rank_me(features) == pytest.approx(float(torch.special.entr(p).sum().exp()), rel=1e-5)
+        power = torch.linalg.eigvalsh(torch.cov(features.T)).clamp_min(0)
+        p = power / power.sum()
+        assert effective_rank(features) == pytest.approx(float(torch.special.entr(p).sum().exp()), abs=1e-4)
+
+
+def pixels(count: int) -> Tensor:
+    return torch.from_numpy(load("fashion-mini", "test").pixels[:count].reshape(count, -1) / 255.0)
+
+
+def test_alignment_is_that_of_a_loop():
+    a, b = draw(9, 5), draw(9, 5, seed=1)
+    expected = sum(2 - 2 * float(cos(x, y)) for x, y in zip(a, b, strict=True)) / 9
+    assert alignment(a, b) == pytest.approx(expected, rel=1e-12)
+    assert alignment(a, b) == pytest.approx(alignment(b, a), rel=1e-12)
+    assert alignment(3 * a, b * torch.arange(1, 10).unsqueeze(1)) == pytest.approx(expected, rel=1e-12)
+    assert alignment(a, 7 * a) == pytest.approx(0, abs=1e-15)
+    assert alignment(a, -a) == pytest.approx(4)
+
+
+def potential_of_pairs(x: Tensor, t: float) -> float:
+    pairs = [(i, j) for i in range(len(x)) for j in range(i)]
+    terms = [math.exp(-t * (2 - 2 * float(cos(x[i], x[j])))) for i, j in pairs]
+    return math.log(sum(terms) / len(terms))
+
+
+@pytest.mark.parametrize("t", [2.0, 0.3, 5.0])
+def test_uniformity_is_that_of_a_loop(t):
+    for x in (draw(13, 4), pixels(13)):
+        expected = potential_of_pairs(x, t)
+        assert uniformity(x, t) == pytest.approx(expected, rel=1e-11)
+        assert uniformity(x.flip(0) * 3, t) == pytest.approx(expected, rel=1e-11), "free of order and lengths"
+    turned, _ = torch.linalg.qr(draw(4, 4, seed=7))
+    x = draw(13, 4)
+    assert uniformity(x @ turned, t) == pytest.approx(uniformity(x, t), rel=1e-11)
+
+
+def test_uniformity_of_known_clouds():
+    assert uniformity(torch.ones(5, 3)) == pytest.approx(0, abs=1e-12)
+    assert uniformity(torch.eye(6), t=2) == pytest.approx(-4)
+    assert uniformity(torch.tensor([[1.0, 0], [-1.0, 0]]), t=500) == pytest.approx(-2000), "exp would be 0 long before"
+    circle = torch.linspace(0, 2 * math.pi, 2001, dtype=torch.float64)[:-1]
+    even = torch.stack((circle.cos(), circle.sin()), 1)
+    # The mean of exp(-t(2 - 2 cos)) over the circle is exp(-2t) I0(2t); one pair in 2000 is a point with itself.
+    expected = math.log((2000 * math.exp(-4) * float(torch.special.i0(torch.tensor(4.0).double())) - 1) / 1999)
+    assert uniformity(even) == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 64, 199, 200])
+def test_blocks_change_nothing(monkeypatch, rows):
+    x, y = draw(200, 24), draw(200, 24, seed=1)
+    whole = effective_rank(x), rank_me(x), alignment(x, y), uniformity(x)
+    monkeypatch.setattr("glf.measure.blocks.ROWS", rows)
+    assert (effective_rank(x), rank_me(x), alignment(x, y), uniformity(x)) == pytest.approx(whole, rel=1e-11)
+
+
+def test_single_precision_is_measured_in_double():
+    x, y = draw(300, 8).float(), draw(300, 8, seed=1).float()
+    assert rank_me(x) == rank_me(x.double())
+    assert uniformity(x) == uniformity(x.double())
+    assert alignment(x, y) == alignment(x.double(), y.double())
+    near = x + 1e-4 * y
+    exact = alignment(x.double(), near.double())
+    assert alignment(x, near) == exact
+    assert 0 < exact < 1e-7
+
+
+def test_what_cannot_be_measured_is_said():
+    with pytest.raises(ValueError, match="pairs of samples, there is 1: give at least 2"):
+        uniformity(torch.ones(1, 3))
+    bad = draw(3000, 3)
+    bad[2500, 1] = torch.nan
+    for measure in (effective_rank, rank_me, uniformity):
+        with pytest.raises(ValueError, match="row 2500 of the features is not finite"):
+            measure(bad)
+    with pytest.raises(ValueError, match="not finite"):
+        alignment(bad, bad)

@@ -11,7 +11,7 @@ from glf.measure.blocks import unit_blocks
 from glf.measure.classes import class_means, within_variance
 
 NOT_COMPUTED = (
-    "O(n^-1/2), printed without its constant; (e - 1)^2 / n is enough, and is computed",
+    "O(n^-1/2), printed without its constant; (e - 1)^2 / 2n is enough, and is computed",
     "O(sqrt(1 + 1/n) R / M): the Rademacher complexity of all networks that could have been learnt, and its constant",
     "O(sqrt(log(1/delta) log^2(n) / M)): its constant",
     "f*, a minimiser of the contrastive loss: the features of any network can be given, and the bound holds for each",
@@ -99,7 +99,7 @@ def theorem_terms(
     Proved, for unit features of any f, ``proved_slack`` is ``proved - cross_entropy`` in
 
     .. math:: L_{CE}^\mu \le L_{NCE} + \mathrm{Var}(f(x) \mid y) - \log(n / K)
-        + \log \frac{1}{K \min_k p_k} + \frac{(e - 1)^2}{n}
+        + \log \frac{1}{K \min_k p_k} + \frac{(e - 1)^2}{2n}
 
     whose terms are ``info_nce``, ``variance``, ``log_ratio``, ``imbalance`` and ``finite``. A bound above ``chance``,
     log K, says nothing that constant features would not. docs/equations.md has the proof, and where the printed form
@@ -122,7 +122,7 @@ def theorem_terms(
     count = torch.unique(labels, return_counts=True)[1]
     classes, rarest = len(count), int(count.min()) / len(labels)
     log_ratio = -math.log(negatives / classes)
-    imbalance, finite = -math.log(classes * rarest), (math.e - 1) ** 2 / negatives
+    imbalance, finite = -math.log(classes * rarest), (math.e - 1) ** 2 / (2 * negatives)
     bound = nce + math.sqrt(variance) + log_ratio
     proved = nce + variance + log_ratio + imbalance + finite
     return {
