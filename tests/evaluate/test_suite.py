@@ -6,13 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 import torch
 from rich.console import Console
+from safetensors.torch import save_file
 from sklearn.neighbors import KNeighborsClassifier
 
 from glf.config import EvaluateConfig
 from glf.data import sources
-from glf.evaluate.suite import Features, evaluate, evaluators
+from glf.evaluate.suite import evaluate
 
 Run = Callable[..., Path]
 
@@ -43,6 +45,11 @@ def test_the_table(small_run: Run, tiny_set: Path, console: Console) -> None:
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     assert "5-nn (Euclidean, majority)" in printed
     assert "k 20, temperature 0.07" in printed
+    detail = found["details"]["trained"]["knn5"]
+    low, high = detail["interval"]
+    assert low < found["rows"]["trained"]["knn5"] < high
+    counts = np.bincount(test.targets, minlength=10)
+    assert np.dot(detail["per_class"], counts) / 200 == pytest.approx(found["rows"]["trained"]["knn5"], abs=1e-4)
 
 
 def test_a_second_evaluation_reads_the_features_and_says_the_same(
@@ -102,12 +109,59 @@ def test_labels_are_not_judged_on_the_images_they_were_learnt_from(
     assert set(found["rows"]["trained"]) == {"rank", "spread"}
 
 
-def test_with_many_classes_the_best_five_count_too() -> None:
-    logits = torch.tensor([[6.0, 5, 4, 3, 2, 1], [6.0, 5, 4, 3, 2, 1], [6.0, 5, 4, 3, 2, 1]])
-    labels = torch.tensor([0, 4, 5])  # the best, among the best five, and not
-    none = torch.zeros(0)
-    features = Features(train=none, train_labels=none, test=none, test_labels=labels, logits=logits)
-    config = EvaluateConfig(run=Path())
-    found = {key: function(features, config) for key, (_, function) in evaluators(20).items() if "linear" in key}
-    assert found == {"linear": 0.3333, "linear_top5": 0.6667}
-    assert "linear_top5" not in evaluators(19)
+def test_a_model_by_name_a_file_and_a_run_in_one_table(
+    small_run: Run, tiny_set: Path, tmp_path: Path, console: Console
+) -> None:
+    torch.manual_seed(0)
+    save_file(timm.create_model("test_resnet").state_dict(), tmp_path / "theirs.safetensors")
+    run = small_run(data=str(tiny_set))
+    config = EvaluateConfig(
+        run=Path("timm:test_resnet"),
+        weights=tmp_path / "theirs.safetensors",
+        image_size=32,
+        data=str(tiny_set),
+        suite=("knn",),
+        out=tmp_path / "foreign",
+    )
+    found = evaluate(config, console)
+    assert list(found["rows"]) == ["pixels", "untrained", "trained"]
+    assert json.loads((tmp_path / "foreign" / "result.json").read_text())["evaluation"]["rows"] == found["rows"]
+    both = evaluate(EvaluateConfig(run=run, suite=("knn",), beside=(str(run / "backbone.safetensors"),)), console)
+    assert both["rows"]["trained"] == both["rows"][str(run / "backbone.safetensors")]
+
+
+def test_a_model_by_name_needs_images_and_weights(tiny_set: Path, console: Console, monkeypatch, tmp_path) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    with pytest.raises(ValueError, match="not on this machine: fetch them with --download"):
+        evaluate(EvaluateConfig(run=Path("timm:test_resnet"), data=str(tiny_set)), console)
+    with pytest.raises(ValueError, match="say on which images to judge timm:tf_efficientnet_lite0: --data"):
+        evaluate(EvaluateConfig(run=Path("timm:tf_efficientnet_lite0")), console)
+
+
+def test_what_a_run_has_of_its_own(small_run: Run, tmp_path: Path, console: Console) -> None:
+    with pytest.raises(ValueError, match="--weights and --image-size are for a model by name"):
+        evaluate(EvaluateConfig(run=small_run(), image_size=64), console)
+
+
+def test_fewer_images_than_neighbours(small_run: Run, tiny_set: Path, console: Console) -> None:
+    run = small_run(data=str(tiny_set))
+    found = evaluate(EvaluateConfig(run=run, limit=10, probe_epochs=2, references=False), console)
+    assert "knn" not in found["rows"]["trained"]
+    assert {"knn5", "linear"} <= found["rows"]["trained"].keys()
+    assert "no knn: 20 neighbours of 10 images: there are too few" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_class_absent_from_train_is_named(small_run: Run, tmp_path: Path, console: Console) -> None:
+    train, test = sources.load("fashion-mini", "train"), sources.load("fashion-mini", "test")
+    keep = np.flatnonzero(train.targets[:600] != 9)
+    np.savez(
+        tmp_path / "part.npz",
+        train_images=train.pixels[keep], train_labels=train.targets[keep],
+        test_images=test.pixels[:100], test_labels=test.targets[:100],
+    )  # fmt: skip
+    run = small_run(data=str(tmp_path / "part.npz"), limit=None)
+    found = evaluate(EvaluateConfig(run=run, references=False, suite=("knn",)), console)
+    assert "absent from train, so never predicted: 9" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert found["details"]["trained"]["knn5"]["per_class"][9] == 0

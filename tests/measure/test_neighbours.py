@@ -90,6 +90,15 @@ def test_chunks_change_nothing(fashion, monkeypatch, function, chunk):
 
 
 @pytest.mark.parametrize("function", [nearest_neighbours, weighted_neighbours])
+@pytest.mark.parametrize("block", [3, 64, 199])
+def test_blocks_of_the_bank_change_nothing(fashion, monkeypatch, function, block):
+    bank, labels, queries, _ = fashion
+    whole = function(bank[:200], labels[:200], queries)
+    monkeypatch.setattr("glf.measure.neighbours.BANK", block)
+    assert torch.equal(function(bank[:200], labels[:200], queries), whole)
+
+
+@pytest.mark.parametrize("function", [nearest_neighbours, weighted_neighbours])
 def test_more_neighbours_than_images(function):
     bank, labels = torch.randn(4, 3), torch.tensor([0, 1, 0, 1])
     with pytest.raises(ValueError, match="5 neighbours of 4 images"):

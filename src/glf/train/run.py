@@ -88,6 +88,7 @@ def pretrain(
             width=config.prior_width,
             weights=config.prior_weights,
             size=config.prior_size,
+            download=config.download,
             device=torch_device(device),
         )
 

@@ -1,13 +1,8 @@
-"""Settings as frozen keyword-only dataclasses. Unknown keys are errors; every run saves its own.
+"""How a backbone is trained."""
 
-No torch here: the command line reads this file to print its help.
-"""
-
-import difflib
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 TScale = Literal["printed", "scale", "matched"]
 Reading = Literal["calibrated", "paper"]
@@ -16,10 +11,8 @@ Optimizer = Literal["adamw", "sgd", "lars"]
 Precision = Literal["32-true", "64-true", "16-mixed", "bf16-mixed"]
 Stem = Literal["auto", "small", "standard"]
 Labels = Literal["auto", "none"]
-Split = Literal["test", "val"]
 Store = Literal["auto", "pack", "decode"]
 Colour = Literal["fused", "exact"]
-C = TypeVar("C")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +58,7 @@ class PretrainConfig:
     root: Path | None = None
     """Where named data sets lie; GLF_DATA or the user's cache when not given."""
     download: bool = False
-    """Let a named data set be downloaded."""
+    """Let a named data set, or the weights of a timm: prior, be downloaded."""
     labels: Labels = "auto"
     """Take class folders as labels for the probe, or ignore them."""
     store: Store = "auto"
@@ -157,130 +150,3 @@ class PretrainConfig:
     """Delete what the run's directory holds."""
     dry_run: bool = False
     """Set everything up, take two steps, write nothing."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluateConfig:
-    """Judge a run's backbone on the test split, next to raw pixels and the untrained network."""
-
-    run: Path
-    """The run's directory."""
-    data: str | None = None
-    """Judge on other data than the run's: a source's name or a path."""
-    root: Path | None = None
-    """Where named data sets lie."""
-    download: bool = False
-    """Let a named data set be downloaded."""
-    split: Split = "test"
-    """The test split; or val, the training images that the run held out: for choosing settings."""
-    limit: int | None = None
-    """Learn from only so many training images, classes in proportion; all when not given."""
-    knn_k: int = 20
-    """Neighbours of the weighted kNN."""
-    knn_temperature: float = 0.07
-    """Temperature of the weighted kNN."""
-    probe_epochs: int = 500
-    """Epochs of the linear probe (the paper's: 500)."""
-    references: bool = True
-    """Judge raw pixels and the untrained network too."""
-    batch_size: int = 512
-    """Images in a batch of the feature pass."""
-    device: str = "auto"
-    """auto, cpu, gpu, mps."""
-    seed: int = 0
-    """Seed of the linear probe's batches."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompareConfig:
-    """Methods with and without constraints, over seeds: what differs within a pair of runs is the constraint alone."""
-
-    study: Path | None = None
-    """A file that says what is compared and how (benchmarks/studies); what else is given comes on top of it."""
-    scale: str = "tiny"
-    """Which scale of the study's file."""
-    methods: tuple[str, ...] | None = None
-    """Methods, as in the table; simclr byol barlow_twins vicreg when not given."""
-    constrain: tuple[str, ...] | None = None
-    """Constraints to add, the first of which the others are compared with; none dcm lpm adc when not given."""
-    data: tuple[str, ...] | None = None
-    """Names of sources, or paths; fashion-mini, or the study's, when not given."""
-    seeds: int | None = None
-    """Runs of each; 3, or the study's, when not given."""
-    settings: dict[str, str] = field(default_factory=dict)
-    """Any settings of pretraining, by name: epochs 6 views gentle nu 0.1."""
-    judging: dict[str, str] = field(default_factory=dict)
-    """Any settings of evaluation, by name: split val limit 10000."""
-    out: Path = Path("runs/compare")
-    """Where runs and tables go; what is there already is not done again."""
-    jobs: int | None = None
-    """Runs at once; as many as there are GPUs or cores and memory when not given."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class VerifyConfig:
-    """Judge a stored run again: same numbers, or different ones?"""
-
-    result: Path
-    """A result.json, or the directory of the run that it belongs to."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReportConfig:
-    """One HTML page about one run or several: the table and the curves."""
-
-    runs: Path
-    """The directory of a run, or one that holds several."""
-    out: Path = Path("report.html")
-    """The page to write."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MethodsConfig:
-    """The table of methods: aligning part, constraining part, paper; of one method, its options and recipes."""
-
-    name: str | None = None
-    """One method."""
-
-
-def to_dict(config: Any) -> dict[str, Any]:
-    """A configuration as plain JSON types."""
-    return {name: _plain(value) for name, value in asdict(config).items()}
-
-
-def from_dict(kind: type[C], values: Mapping[str, Any]) -> C:
-    """The configuration back; an unknown key is a ValueError that names the nearest known one.
-
-    >>> from_dict(PretrainConfig, {"epoch": 3})
-    Traceback (most recent call last):
-    ValueError: unknown configuration key 'epoch' - did you mean 'epochs'?
-    """
-    known = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]
-    converted: dict[str, Any] = {}
-    for name, value in values.items():
-        if name not in known:
-            raise ValueError(f"unknown configuration key {name!r}{nearest(name, known)}")
-        if name == "adc" and isinstance(value, Mapping):
-            value = from_dict(AdcOptions, value)
-        elif isinstance(value, str) and "Path" in str(known[name].type):
-            value = Path(value)
-        elif isinstance(value, list):
-            value = tuple(value)
-        converted[name] = value
-    return kind(**converted)
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`` - did you mean 'x'?`` when something known is near, else nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f" - did you mean {close[0]!r}?" if close else ""
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, tuple | list):
-        return [_plain(v) for v in value]
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    return value

@@ -1,0 +1,55 @@
+"""Settings as frozen keyword-only dataclasses. Unknown keys are errors; every run saves its own.
+
+No torch here: the command line reads these files to print its help.
+"""
+
+from glf.config.judging import (
+    CompareConfig,
+    EvaluateConfig,
+    FinetuneOptions,
+    MethodsConfig,
+    ReportConfig,
+    Split,
+    Suite,
+    VerifyConfig,
+)
+from glf.config.plain import from_dict, groups, nearest, to_dict
+from glf.config.training import (
+    AdcOptions,
+    Colour,
+    CovarianceKind,
+    Labels,
+    Optimizer,
+    Precision,
+    PretrainConfig,
+    Reading,
+    Stem,
+    Store,
+    TScale,
+)
+
+__all__ = [
+    "AdcOptions",
+    "Colour",
+    "CompareConfig",
+    "CovarianceKind",
+    "EvaluateConfig",
+    "FinetuneOptions",
+    "Labels",
+    "MethodsConfig",
+    "Optimizer",
+    "Precision",
+    "PretrainConfig",
+    "Reading",
+    "ReportConfig",
+    "Split",
+    "Stem",
+    "Store",
+    "Suite",
+    "TScale",
+    "VerifyConfig",
+    "from_dict",
+    "groups",
+    "nearest",
+    "to_dict",
+]

