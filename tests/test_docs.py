@@ -40,7 +40,7 @@ def test_equations_name_real_functions_and_tests() -> None:
     from importlib import import_module
 
     text = (ROOT / "docs" / "equations.md").read_text()
-    named = re.findall(r"`((?:align|constrain|objective)\.[\w.]+)`", text)
+    named = re.findall(r"`((?:align|constrain|objective|measure|evaluate)\.[\w.]+)`", text)
     assert len(named) >= 10
     for path in named:
         module, _, attribute = path.rpartition(".")

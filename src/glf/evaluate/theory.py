@@ -122,7 +122,7 @@ def theorem_terms(
     count = torch.unique(labels, return_counts=True)[1]
     classes, rarest = len(count), int(count.min()) / len(labels)
     log_ratio = -math.log(negatives / classes)
-    imbalance, finite = -math.log(classes * rarest), (math.e - 1) ** 2 / (2 * negatives)
+    imbalance, finite = math.log(1 / (classes * rarest)), (math.e - 1) ** 2 / (2 * negatives)
     bound = nce + math.sqrt(variance) + log_ratio
     proved = nce + variance + log_ratio + imbalance + finite
     return {
