@@ -17,6 +17,7 @@ from glf.data import sources
 from glf.evaluate.suite import evaluate
 
 Run = Callable[..., Path]
+SHAPE = {"rank", "rank_me", "spread", "uniformity"}  # what needs no labels
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def test_the_table(small_run: Run, tiny_set: Path, console: Console) -> None:
     found = evaluate(EvaluateConfig(run=run, probe_epochs=20), console)
     assert list(found["rows"]) == ["pixels", "untrained", "trained"]
     assert found["split"] == "test"
-    assert set(found["protocols"]) == {"knn5", "knn", "linear", "rank", "spread"}
+    assert {"knn5", "knn", "linear", "between", *SHAPE} < set(found["protocols"])
     train, test = sources.load(str(tiny_set)), sources.load(str(tiny_set), "test")
     flat = [images.pixels.reshape(len(images), -1) / 255.0 for images in (train, test)]
     theirs = KNeighborsClassifier(5).fit(flat[0], train.targets).score(flat[1], test.targets)
@@ -79,7 +80,7 @@ def test_without_labels_only_the_shape_is_judged(small_run: Run, tmp_path: Path,
     np.save(tmp_path / "images.npy", sources.load("fashion-mini").pixels[:200])
     run = small_run(data=str(tmp_path / "images.npy"), limit=None, val_images=0)
     found = evaluate(EvaluateConfig(run=run), console)
-    assert set(found["rows"]["trained"]) == {"rank", "spread"}
+    assert set(found["rows"]["trained"]) == SHAPE
     assert "no labels" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -106,7 +107,7 @@ def test_labels_are_not_judged_on_the_images_they_were_learnt_from(
     run = small_run(data=str(tmp_path / "few.npz"), limit=None, batch_size=32, val_images=0)
     found = evaluate(EvaluateConfig(run=run, references=False), console)
     assert found["split"] == "train"
-    assert set(found["rows"]["trained"]) == {"rank", "spread"}
+    assert set(found["rows"]["trained"]) == SHAPE
 
 
 def test_a_model_by_name_a_file_and_a_run_in_one_table(
@@ -150,7 +151,7 @@ def test_fewer_images_than_neighbours(small_run: Run, tiny_set: Path, console: C
     found = evaluate(EvaluateConfig(run=run, limit=10, probe_epochs=2, references=False), console)
     assert "knn" not in found["rows"]["trained"]
     assert {"knn5", "linear"} <= found["rows"]["trained"].keys()
-    assert "no knn: 20 neighbours of 10 images: there are too few" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "temperature 0.07): 20 neighbours of 10 images: there are too few" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_a_class_absent_from_train_is_named(small_run: Run, tmp_path: Path, console: Console) -> None:
