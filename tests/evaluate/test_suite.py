@@ -166,3 +166,28 @@ def test_a_class_absent_from_train_is_named(small_run: Run, tmp_path: Path, cons
     found = evaluate(EvaluateConfig(run=run, references=False, suite=("knn",)), console)
     assert "absent from train, so never predicted: 9" in console.file.getvalue()  # type: ignore[attr-defined]
     assert found["details"]["trained"]["knn5"]["per_class"][9] == 0
+
+
+def test_one_class_only(small_run: Run, tmp_path: Path, console: Console) -> None:
+    images = sources.load("fashion-mini", "train")
+    np.savez(tmp_path / "one.npz", train_images=images.pixels[:150], train_labels=np.zeros(150, dtype=np.int64))
+    run = small_run(data=str(tmp_path / "one.npz"), limit=None, val_images=0)
+    found = evaluate(EvaluateConfig(run=run, suite=("knn", "linear", "geometry")), console)
+    assert set(found["rows"]["trained"]) == SHAPE
+    assert "one class only: only what can be said without them" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_theory_without_and_with_labels(small_run: Run, tiny_set: Path, tmp_path: Path, console: Console) -> None:
+    np.save(tmp_path / "images.npy", sources.load("fashion-mini").pixels[:200])
+    bare = small_run(data=str(tmp_path / "images.npy"), limit=None, val_images=0)
+    found = evaluate(EvaluateConfig(run=bare, suite=("theory",), references=False), console)
+    assert set(found["rows"]["trained"]) == {"alignment", "info_nce"}
+    run = small_run(data=str(tiny_set), overwrite=True)
+    found = evaluate(EvaluateConfig(run=run, suite=("theory",)), console)
+    terms = found["rows"]["trained"]
+    assert terms["bound"] == pytest.approx(terms["info_nce"] + terms["deviation"] + terms["log_ratio"], abs=2e-4)
+    assert terms["slack"] == pytest.approx(terms["bound"] - terms["cross_entropy"], abs=2e-4)
+    assert terms["proved_slack"] > 0
+    assert len(found["details"]["trained"]["bound"]["not_computed"]) == 4
+    again = evaluate(EvaluateConfig(run=run, suite=("theory",)), console)
+    assert again["rows"] == found["rows"]

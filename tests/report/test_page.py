@@ -42,7 +42,7 @@ class Outline(HTMLParser):
 def a_run(path: Path, name: str = "photos") -> Path:
     path.mkdir(parents=True)
     rows = {"pixels": {"knn5": 0.5, "rank": 3.0}, "trained": {"knn5": 0.625, "rank": 12.5}}
-    evaluation = {"data": name, "split": "test", "test": 2000, "train": 9000, "rows": rows, "percent": ["knn5", "knn", "linear"],
+    evaluation = {"data": name, "split": "test", "test": 2000, "train": 9000, "rows": rows, "percent": ["knn5"],
                   "protocols": {"knn5": "5-nn", "rank": "effective rank"}}  # fmt: skip
     result.update(path, method="simclr+adc", data={"name": name, "train": 9000}, evaluation=evaluation,
                   training={"val/rank": 12.5, "val/spread": 0.7}, **result.provenance())  # fmt: skip

@@ -1,5 +1,6 @@
 """glf verify: judge a stored backbone again, and say whether the numbers are the same."""
 
+import shlex
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ def verify(config: VerifyConfig, console: Console | None = None) -> bool:
     run = config.result.parent if config.result.name == result.FILE else config.result
     content = result.read(run)
     if "evaluation" not in content:
-        raise ValueError(f"{run} has not been judged: nothing to compare with (glf evaluate {run})")
+        raise ValueError(f"{run} has not been judged: nothing to compare with (glf evaluate {shlex.quote(str(run))})")
     stored = content["evaluation"]
     asked = from_dict(EvaluateConfig, stored["config"])
     with tempfile.TemporaryDirectory() as cache:

@@ -50,8 +50,11 @@ def load_weights(model: nn.Module, path: Path, *, by_order: bool = False) -> Non
     """
     given = _read(path)
     wanted = model.state_dict()
+    if not by_order:
+        given = _without_prefix(given, wanted)
     given = {name: tensor for name, tensor in given.items() if not _classifier_of(name, wanted)}
-    given = dict(zip(wanted, given.values(), strict=False)) if by_order else _without_prefix(given, wanted)
+    if by_order:
+        given = dict(zip(wanted, given.values(), strict=False))
     missing = [name for name in wanted if name not in given and not name.endswith("num_batches_tracked")]
     if missing:
         raise ValueError(f"{path} lacks {len(missing)} of {len(wanted)} tensors, first {missing[0]!r}")

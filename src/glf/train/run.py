@@ -1,6 +1,7 @@
 """From a configuration to a trained backbone in a run's directory."""
 
 import logging
+import shlex
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -295,4 +296,4 @@ def _verdict(journal: Journal, final: dict[str, float], out: Path) -> None:
         journal(f"collapsed: all features are nearly the same (spread {spread:g}, effective rank {rank:g})", "bold red")
     else:
         journal(f"not collapsed: effective rank {rank:g}, spread {spread:g} (1 is a uniform cloud, 0 a point)")
-    journal(f"backbone saved as {out / FILE}; judge it with: glf evaluate {out}")
+    journal(f"backbone saved as {out / FILE}; judge it with: glf evaluate {shlex.quote(str(out))}")
