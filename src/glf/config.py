@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from glf.options import DetectOptions as DetectOptions
+
 TScale = Literal["printed", "scale", "matched"]
 Reading = Literal["calibrated", "paper"]
 CovarianceKind = Literal["sphere", "batch", "running"]
