@@ -19,7 +19,7 @@ SIDE = 160
 def scenes(
     count: int, part: str, side: int = SIDE, grey: bool = False
 ) -> list[tuple[np.ndarray, list[tuple[int, np.ndarray]]]]:
-    """Images, each with (label, mask) of one to three items that do not overlap; parts share neither items nor crops.
+    """Images, each with (label, mask) of one to five items that do not overlap; parts share neither items nor crops.
 
     Items are those of Fashion-MNIST's training or test split, 32 to 64 px; backgrounds are crops of the left or the
     right half of two photographs.
@@ -36,7 +36,7 @@ def scenes(
         image = half[top : top + side, left : left + side].copy()
         objects: list[tuple[int, np.ndarray]] = []
         taken = np.zeros((side, side), bool)
-        for _ in range(random.integers(1, 4)):
+        for _ in range(random.integers(2, 6)):
             label = int(random.choice(list(CLASSES.values())))
             item = clothes.pixels[random.choice(rows[label]), :, :, 0]
             size = int(random.integers(min(32, side // 3), min(64, side // 2) + 1))

@@ -38,9 +38,10 @@ class DetectOptions:
     """Seed of the heads, of the order, of flips and sampled regions, and of the division of images without splits."""
 
     def __post_init__(self) -> None:
-        for name in ("detect_size", "detect_epochs", "detect_batch", "detect_regions", "detect_pool"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        least = {"detect_size": 1, "detect_epochs": 1, "detect_batch": 1, "detect_regions": 2, "detect_pool": 1}
+        for name, value in least.items():
+            if getattr(self, name) < value:
+                raise ValueError(f"{name} must be at least {value}, got {getattr(self, name)}")
         if not self.detect_lr or min(self.detect_lr) <= 0:
             raise ValueError(f"detect_lr must be one or more positive rates, got {self.detect_lr}")
         if not 0 < self.detect_shrink <= 1:

@@ -107,7 +107,8 @@ def test_images_are_normalised_once_and_padded_with_the_mean() -> None:
         model([image])
         torch.testing.assert_close(seen[0][0], (image - backbone.mean[0]) / backbone.std[0])
         # The same numbers as the backbone has of the whole image: conv5 of conv4's map, averaged.
-        torch.testing.assert_close(model.roi_heads.box_head(maps[0]), backbone(image[None]))
+        conv5 = model.roi_heads.box_head.stage
+        torch.testing.assert_close(conv5(maps[0]).mean((2, 3)), backbone(image[None]))
         model([torch.rand(3, 64, 70)])
     assert seen[1].shape[-1] == 96
     assert (seen[1][..., 70:] == 0).all()  # the mean, after normalisation
@@ -140,7 +141,9 @@ def test_stages_that_are_frozen_and_those_that_are_not(freeze: int) -> None:
 
 
 def statistics(model: nn.Module) -> dict[str, Tensor]:
-    return {name: value.clone() for name, value in model.named_buffers() if "running" in name}
+    """Of all layers that were pretrained: all but the new one after conv5."""
+    new = "roi_heads.box_head.norm."
+    return {n: value.clone() for n, value in model.named_buffers() if "running" in n and not n.startswith(new)}
 
 
 def test_statistics_are_those_of_pretraining_unless_asked_otherwise() -> None:
@@ -149,6 +152,7 @@ def test_statistics_are_those_of_pretraining_unless_asked_otherwise() -> None:
     assert len(before) > 10
     trained(model)
     assert all(torch.equal(value, before[name]) for name, value in statistics(model).items())
+    assert model.roi_heads.box_head.norm.running_mean.abs().sum() > 0
     model = detector(detect_norm="batch", detect_freeze=2)
     before = statistics(model)
     trained(model)
@@ -194,6 +198,7 @@ def test_what_is_no_resnet_is_refused() -> None:
     ("settings", "message"),
     [
         ({"detect_size": 0}, "detect_size must be at least 1, got 0"),
+        ({"detect_regions": 1}, "detect_regions must be at least 2, got 1"),
         ({"detect_lr": ()}, r"detect_lr must be one or more positive rates, got \(\)"),
         ({"detect_lr": (0.1, -1.0)}, "detect_lr must be one or more positive rates"),
         ({"detect_shrink": 1.5}, r"detect_shrink must be above 0 and at most 1, got 1\.5"),

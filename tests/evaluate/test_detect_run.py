@@ -1,6 +1,7 @@
 """Training of detectors: what they see, that it can be interrupted, what is written; and that it works."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from glf.evaluate.detect.read import read_boxes
 from glf.evaluate.detect.run import detect
 from glf.evaluate.detect.train import fit
 from glf.nn.backbone import Backbone
+from glf.nn.weights import load_backbone
 from scenes import scenes, write_coco
 
 QUICK: dict[str, Any] = {
@@ -184,12 +186,27 @@ def test_mistakes_are_found_before_training(folder: Path, tmp_path: Path, consol
     content = json.loads(path.read_text())
     content["annotations"][0].pop("segmentation")
     path.write_text(json.dumps(content))
-    with pytest.raises(
-        ValueError, match=r"1 objects have no outline, first annotation 1 of .*val2017.json: use --detect"
-    ):
+    with pytest.raises(ValueError, match=r"objects without an outline: 1, first annotation 1 of .*val2017\.json; use"):
         detect(backbone(), options(folder, detect_task="masks"), tmp_path / "out", console)
     content["categories"][0]["name"] = "Skirt"
     path.write_text(json.dumps(content))
     with pytest.raises(ValueError, match=r"the two splits of .* differ in their classes: Skirt Trouser"):
         detect(backbone(), options(folder), tmp_path / "out", console)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_clothes_are_found_on_photographs(small_run: Callable[..., Path], tmp_path: Path, console: Console) -> None:
+    """Boxes and masks, from a backbone that was pretrained on clothes alone: test items and backgrounds are new to it."""
+    run = small_run(method="simclr", views="gentle", limit=4000, batch_size=256, epochs=3)
+    folder = tmp_path / "scenes"
+    for part, count, name in (("train", 2000, "train2017"), ("test", 60, "val2017")):
+        write_coco(folder, scenes(count, part, grey=True), images=name, json_name=f"instances_{name}.json")
+    settings = options(
+        folder, detect_task="masks", detect_size=160, detect_regions=32, detect_pool=6, detect_batch=2, detect_epochs=1,
+        detect_lr=(0.24,),
+    )  # fmt: skip
+    rows = detect(load_backbone(run), settings, tmp_path / "out", console)["rows"]
+    assert rows["boxes"]["AP50"] > 0.5
+    assert rows["masks"]["AP50"] > 0.5
+    assert min(rows["boxes"]["classes"].values()) > 0.1  # every class is known

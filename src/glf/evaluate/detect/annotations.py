@@ -66,8 +66,10 @@ class Annotations:
     @property
     def key(self) -> str:
         """16 hex digits of everything annotated."""
-        said = repr((self.classes, list(self.scenes)))
-        return hashlib.blake2b(said.encode(), digest_size=8).hexdigest()
+        digest = hashlib.blake2b(repr(self.classes).encode(), digest_size=8)
+        for scene in self.scenes:  # one by one: outlines of a large set fill the memory as text
+            digest.update(repr(scene).encode())
+        return digest.hexdigest()
 
     def select(self, rows: NDArray[np.int64]) -> "Annotations":
         """Some of the images."""

@@ -39,16 +39,16 @@ class Detector(GeneralizedRCNN):  # type: ignore[misc]
 
     Differs from the paper: with ``detect_norm`` "frozen", normalisations use the statistics of pretraining while their
     scales and shifts are trained. A batch here has few images, and conv5 sees many overlapping regions of each, so that
-    its statistics would be noisy in training and others in testing. MoCo has many GPUs and synchronises them. There is
-    no extra normalisation after conv5.
+    its statistics would be noisy in training and others in testing; MoCo has many GPUs and synchronises them. The extra
+    normalisation that MoCo has of conv5's map is here of its mean, so that the masks' branch, which sees other regions,
+    is left alone; it is new, and always has statistics of its own.
     """
 
     def __init__(self, backbone: Backbone, classes: int, options: DetectOptions) -> None:
         body: Any = deepcopy(_resnet(backbone))
         stem = OrderedDict(conv1=body.conv1, bn1=body.bn1, act=_activation(body), maxpool=body.maxpool)
         trunk = nn.Sequential(OrderedDict(**stem, layer1=body.layer1, layer2=body.layer2, layer3=body.layer3))
-        width, stride = _shape(trunk, backbone.channels)
-        top = backbone.width
+        width, stride, top = _shape(trunk, body.layer4, backbone.channels)
         align = RegionAlign(options.detect_pool, stride)
         regions = options.detect_regions
         anchors = AnchorGenerator((anchor_sizes(options.detect_size),), (RATIOS,))
@@ -66,7 +66,7 @@ class Detector(GeneralizedRCNN):  # type: ignore[misc]
         masks = options.detect_task == "masks"
         heads = RoIHeads(
             align,
-            Pooled(body.layer4),
+            Pooled(body.layer4, top),
             _predictor(top, classes + 1),
             fg_iou_thresh=0.5,
             bg_iou_thresh=0.5,
@@ -87,8 +87,8 @@ class Detector(GeneralizedRCNN):  # type: ignore[misc]
 
     def train(self, mode: bool = True) -> "Detector":
         super().train(mode)
-        still = self.modules() if self.norm == "frozen" else (m for part in self._frozen() for m in part.modules())
-        for module in still:
+        pretrained = [self.backbone, self.roi_heads.box_head.stage] if self.norm == "frozen" else self._frozen()
+        for module in (module for part in pretrained for module in part.modules()):
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 module.eval()
         return self
@@ -115,14 +115,14 @@ class RegionAlign(nn.Module):
 
 
 class Pooled(nn.Module):
-    """A stage, then the mean over its map."""
+    """A stage, then the mean over its map, standardised over regions: features of any scale suit the same rates."""
 
-    def __init__(self, stage: nn.Module) -> None:
+    def __init__(self, stage: nn.Module, width: int) -> None:
         super().__init__()
-        self.stage = stage
+        self.stage, self.norm = stage, nn.BatchNorm1d(width)
 
     def forward(self, x: Float[Tensor, "region channel row column"]) -> Float[Tensor, "region feature"]:
-        out: Tensor = self.stage(x).mean((2, 3))
+        out: Tensor = self.norm(self.stage(x).mean((2, 3)))
         return out
 
 
@@ -152,13 +152,11 @@ def _activation(body: Any) -> nn.Module:
 
 
 @torch.no_grad()
-def _shape(trunk: nn.Module, channels: int) -> tuple[int, int]:
-    """Channels of conv4's map and pixels between its cells, from one blank image."""
-    side, training = 128, trunk.training
-    first = next(trunk.parameters())
-    maps = trunk.eval()(torch.zeros(1, channels, side, side, device=first.device, dtype=first.dtype))
-    trunk.train(training)
-    return int(maps.shape[1]), side // int(maps.shape[2])
+def _shape(trunk: nn.Module, conv5: nn.Module, channels: int) -> tuple[int, int, int]:
+    """Channels of conv4's map, pixels between its cells, channels of conv5's map: from one blank image."""
+    side, first = 128, next(trunk.parameters())
+    maps = trunk.eval()(torch.zeros(1, channels, side, side, device=first.device))
+    return int(maps.shape[1]), side // int(maps.shape[2]), int(conv5.eval()(maps).shape[1])
 
 
 def _predictor(width: int, classes: int) -> nn.Module:

@@ -14,6 +14,7 @@ from glf.evaluate.detect.annotations import Annotations
 from glf.evaluate.detect.read import read_boxes
 from glf.evaluate.detect.score import Scores
 from glf.evaluate.detect.train import DivergedError, fit, judge
+from glf.heap import kept_memory
 from glf.nn.backbone import Backbone
 
 FILE = "detect.json"
@@ -39,10 +40,11 @@ def detect(backbone: Backbone, options: DetectOptions, out: Path, console: Conso
         highlight=False,
         markup=False,
     )
-    tried = _search(backbone, train, options, out, console)
-    rate = max(options.detect_lr, key=lambda one: -1.0 if (ap := tried.get(one)) is None else ap)
-    model = fit(backbone, train, rate, options, out / CHECKPOINT)
-    rows = judge(model, test, options, backbone.channels)
+    with kept_memory(next(backbone.parameters()).device.type == "cpu"):
+        tried = _search(backbone, train, options, out, console)
+        rate = max(options.detect_lr, key=lambda one: -1.0 if (ap := tried.get(one)) is None else ap)
+        model = fit(backbone, train, rate, options, out / CHECKPOINT)
+        rows = judge(model, test, options, backbone.channels)
     found = {
         "data": options.boxes,
         "train": len(train),
@@ -70,7 +72,7 @@ def _check(train: Annotations, test: Annotations, options: DetectOptions) -> Non
     Scores(train.classes, masks=masks)  # says which packages are missing
     bare = [one for data in (train, test) for scene in data.scenes for one in scene.objects if not one.outline]
     if masks and bare:
-        raise ValueError(f"{len(bare)} objects have no outline, first {bare[0].name}: use --detect-task boxes")
+        raise ValueError(f"objects without an outline: {len(bare)}, first {bare[0].name}; use --detect-task boxes")
 
 
 def _search(

@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,7 @@ def fit(backbone: Backbone, train: Annotations, rate: float, options: DetectOpti
     Everything random follows from the seed and the epoch, so that a run that was interrupted ends in the same weights.
     """
     device = next(backbone.parameters()).device
-    with torch.random.fork_rng():
-        torch.manual_seed(options.detect_seed)
+    with _seeded(options.detect_seed, device):
         model = Detector(backbone, len(train.classes), options)
         model.to(device)
     steps = math.ceil(len(train) / options.detect_batch)
@@ -75,8 +75,7 @@ def _epoch(
     seed = [options.detect_seed, epoch]
     masks = options.detect_task == "masks"
     model.train()
-    with torch.random.fork_rng():
-        torch.manual_seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))  # sizes and sampled regions
+    with _seeded(int(np.random.SeedSequence(seed).generate_state(1)[0]), device):  # sizes and sampled regions
         for images, targets in batches(
             train, channels, options.detect_batch, masks=masks, epoch_seed=seed, workers=_workers(device)
         ):
@@ -103,6 +102,14 @@ def judge(model: Detector, test: Annotations, options: DetectOptions, channels: 
             scores.update(model([image.to(device) for image in images]), targets)
             bar.update(task, advance=len(images))
         return scores.compute()
+
+
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """torchvision draws from torch's own generators, which are the caller's: they are as they were afterwards."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
 
 
 def _optimizer(model: nn.Module, rate: float, steps: int) -> tuple[torch.optim.Optimizer, LambdaLR]:
