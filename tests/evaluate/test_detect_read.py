@@ -139,8 +139,8 @@ def test_boxes_over_the_border_are_clipped_and_empty_ones_left_out_and_both_are_
     train = read_boxes(tmp_path, "train")
     assert [one.box for one in train.scenes[0].objects] == [(0, 4, 20, 50), (0, 0, 60, 50)]
     assert train.notes == (
-        "1 box reaches over the border and was clipped: the first is object 1 of Annotations/1.xml",
-        "2 boxes are empty or outside their image and were left out: the first is object 3 of Annotations/1.xml",
+        "boxes over the border, clipped: 1, first object 1 of Annotations/1.xml",
+        "boxes empty or outside their image, left out: 2, first object 3 of Annotations/1.xml",
     )
     assert read_boxes(tmp_path, "test").notes == ()
 
@@ -225,8 +225,8 @@ def test_an_empty_box_and_one_over_the_border_in_json(tmp_path: Path) -> None:
     (tmp_path / PLAIN).write_text(json.dumps(content))
     found = read_boxes(tmp_path, "train")
     assert found.notes == (
-        f"1 box reaches over the border and was clipped: the first is annotation 2 of {PLAIN}",
-        f"1 box is empty or outside its image and was left out: the first is annotation 1 of {PLAIN}",
+        f"boxes over the border, clipped: 1, first annotation 2 of {PLAIN}",
+        f"boxes empty or outside their image, left out: 1, first annotation 1 of {PLAIN}",
     )
     boxes = [one.box for s in ("train", "test") for scene in read_boxes(tmp_path, s).scenes for one in scene.objects]  # type: ignore[arg-type]
     assert (80, 80, 96, 90) in boxes

@@ -103,7 +103,7 @@ class Checked:
 
         >>> checked = Checked()
         >>> checked.box("a", (-2, 5, 8, 20), 10, 10), checked.box("b", (4, 4, 4, 9), 10, 10), checked.notes()[0]
-        ((0.0, 5.0, 8.0, 10.0), None, '1 box reaches over the border and was clipped: the first is a')
+        ((0.0, 5.0, 8.0, 10.0), None, 'boxes over the border, clipped: 1, first a')
         """
         x0, y0, x1, y1 = (float(value) for value in box)
         inside = (max(x0, 0.0), max(y0, 0.0), min(x1, float(width)), min(y1, float(height)))
@@ -115,22 +115,9 @@ class Checked:
         return inside
 
     def notes(self) -> tuple[str, ...]:
-        said = []
-        if self.clipped:
-            what = (
-                "box reaches over the border and was"
-                if len(self.clipped) == 1
-                else "boxes reach over the border and were"
-            )
-            said.append(f"{len(self.clipped)} {what} clipped: the first is {self.clipped[0]}")
-        if self.skipped:
-            what = (
-                "box is empty or outside its image and was"
-                if len(self.skipped) == 1
-                else "boxes are empty or outside their image and were"
-            )
-            said.append(f"{len(self.skipped)} {what} left out: the first is {self.skipped[0]}")
-        return tuple(said)
+        """What a person should know, in a line each."""
+        kinds = {"over the border, clipped": self.clipped, "empty or outside their image, left out": self.skipped}
+        return tuple(f"boxes {what}: {len(names)}, first {names[0]}" for what, names in kinds.items() if names)
 
 
 def numbers(values: Any, count: int, name: str) -> list[float]:

@@ -32,13 +32,15 @@ def detect(backbone: Backbone, options: DetectOptions, out: Path, console: Conso
         raise ValueError("no annotated images to learn detection from: name them with --boxes")
     train, test = (read_boxes(options.boxes, split, seed=options.detect_seed) for split in ("train", "test"))
     _check(train, test, options)
-    for note in (*train.notes, *(note for note in test.notes if note not in train.notes)):
-        console.print(note, highlight=False, markup=False)
+    notes = list(dict.fromkeys((*train.notes, *test.notes)))  # once, when one file has both splits
+    for note in notes:
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
     console.print(
         f"{options.boxes}: {len(train):,} images with {train.objects:,} objects to train on, {len(test):,} with"
         f" {test.objects:,} to judge on, {len(train.classes)} classes",
         highlight=False,
         markup=False,
+        soft_wrap=True,
     )
     with kept_memory(next(backbone.parameters()).device.type == "cpu"):
         tried = _search(backbone, train, options, out, console)
@@ -54,7 +56,7 @@ def detect(backbone: Backbone, options: DetectOptions, out: Path, console: Conso
         "lr": rate,
         "search": {f"{one:g}": ap for one, ap in tried.items()},
         "rows": rows,
-        "notes": [*train.notes, *test.notes],
+        "notes": notes,
         "config": to_dict(options),
         **result.provenance(),
     }
@@ -66,8 +68,8 @@ def detect(backbone: Backbone, options: DetectOptions, out: Path, console: Conso
 def _check(train: Annotations, test: Annotations, options: DetectOptions) -> None:
     """What would otherwise go wrong after hours."""
     if train.classes != test.classes:
-        missing = sorted(set(train.classes) ^ set(test.classes))
-        raise ValueError(f"the two splits of {options.boxes} differ in their classes: {' '.join(missing)}")
+        differing = " ".join(sorted(set(train.classes) ^ set(test.classes))) or "the order of their ids"
+        raise ValueError(f"the two splits of {options.boxes} differ in their classes: {differing}")
     masks = options.detect_task == "masks"
     Scores(train.classes, masks=masks)  # says which packages are missing
     bare = [one for data in (train, test) for scene in data.scenes for one in scene.objects if not one.outline]
@@ -108,7 +110,8 @@ def _protocol(options: DetectOptions, rate: float) -> str:
 
 
 def _print(console: Console, found: dict[str, Any]) -> None:
-    table = Table("", "AP", "AP50", "AP75", title=found["protocol"], title_justify="left")
+    console.print(found["protocol"], highlight=False, soft_wrap=True)
+    table = Table("", "AP", "AP50", "AP75")
     for kind, row in found["rows"].items():
         table.add_row(kind, *(f"{100 * row[name]:.1f}" for name in ("AP", "AP50", "AP75")))
     console.print(table)
