@@ -1,11 +1,12 @@
 """Settings survive JSON; unknown keys do not."""
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from glf.config import AdcOptions, EvaluateConfig, PretrainConfig, from_dict, nearest, to_dict
+from glf.config import AdcOptions, DetectOptions, EvaluateConfig, PretrainConfig, from_dict, nearest, to_dict
 
 
 def test_round_trip_through_json() -> None:
@@ -18,6 +19,14 @@ def test_round_trip_through_json() -> None:
 def test_round_trip_of_an_evaluation() -> None:
     config = EvaluateConfig(run=Path("runs/a"), knn_k=10)
     assert from_dict(EvaluateConfig, json.loads(json.dumps(to_dict(config)))) == config
+
+
+def test_settings_of_detection_round_trip_and_have_names_of_their_own() -> None:
+    options = DetectOptions(boxes="ships", detect_lr=(0.01, 0.02))
+    assert from_dict(DetectOptions, json.loads(json.dumps(to_dict(options)))) == options
+    assert not {f.name for f in fields(DetectOptions)} & {
+        f.name for f in fields(EvaluateConfig)
+    }  # flags have no prefix
 
 
 @pytest.mark.parametrize(

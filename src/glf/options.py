@@ -1,0 +1,50 @@
+"""Settings of one part each, which the commands' configurations hold as groups. No torch here, as in config.py."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+DetectTask = Literal["boxes", "masks"]
+DetectNorm = Literal["frozen", "batch"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetectOptions:
+    """Transfer to object detection and instance segmentation. See docs/detection.md."""
+
+    boxes: str | None = None
+    """Images with boxes: a Pascal VOC or COCO folder as published, your own in either form, or a .tar of one."""
+    detect_task: DetectTask = "boxes"
+    """Boxes alone (Faster R-CNN), or boxes and masks (Mask R-CNN; COCO's form only)."""
+    detect_size: int = 320
+    """Shorter side of the images in pixels (MoCo's protocol: 800); anchors scale with it."""
+    detect_shrink: float = 0.6
+    """Training images are resized to between this share of detect_size and all of it (MoCo's: 480 to 800)."""
+    detect_epochs: int = 24
+    """Passes over the training images (24,000 steps of 16 images of VOC 2007 and 2012 are 23)."""
+    detect_batch: int = 8
+    """Images in a batch."""
+    detect_lr: tuple[float, ...] = (0.02,)
+    """Learning rate for a batch of 16; it scales with the batch. Of several, the best on a fifth of the training images
+    that is held out for this is used."""
+    detect_regions: int = 128
+    """Regions per image that the box head learns from (MoCo's protocol: 512); twice as many are judged."""
+    detect_pool: int = 14
+    """Side of the grid that a region of conv4's map is pooled to; half of that after conv5."""
+    detect_norm: DetectNorm = "frozen"
+    """Batch normalisation with the backbone's statistics, or with those of each batch."""
+    detect_freeze: int = 0
+    """Stages that are not trained: 0 none (MoCo's), 1 the stem, 2 also layer1, 3 also layer2, 4 also layer3."""
+    detect_seed: int = 0
+    """Seed of the heads, of the order, of flips and sampled regions, and of the division of images without splits."""
+
+    def __post_init__(self) -> None:
+        least = {"detect_size": 1, "detect_epochs": 1, "detect_batch": 1, "detect_regions": 2, "detect_pool": 1}
+        for name, value in least.items():
+            if getattr(self, name) < value:
+                raise ValueError(f"{name} must be at least {value}, got {getattr(self, name)}")
+        if not self.detect_lr or min(self.detect_lr) <= 0:
+            raise ValueError(f"detect_lr must be one or more positive rates, got {self.detect_lr}")
+        if not 0 < self.detect_shrink <= 1:
+            raise ValueError(f"detect_shrink must be above 0 and at most 1, got {self.detect_shrink}")
+        if not 0 <= self.detect_freeze <= 4:
+            raise ValueError(f"detect_freeze must be from 0 to 4, got {self.detect_freeze}")
