@@ -7,7 +7,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "glf"
 ORDER = [
-    "atomic", "heap", "types", "options", "config", "data", "nn", "terms", "align", "constrain", "objective", "method",
+    "atomic", "heap", "types", "config", "data", "nn", "terms", "align", "constrain", "objective", "method",
     "methods", "recipes", "measure", "checkpoint", "result", "train", "evaluate", "report", "compare", "cli",
     "__main__",
 ]  # fmt: skip

@@ -34,6 +34,7 @@ def pixels(tmp_path: Path, console: Console) -> Any:
     def make(**settings: Any) -> Case:
         config = EvaluateConfig(run=Path(), **settings)
         return Case(
+            name="pixels",
             encoder=nn.Sequential(nn.AvgPool2d(2), nn.Flatten()),
             subject=subject,
             place="cpu",

@@ -12,12 +12,14 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from glf.config import DetectOptions
+from glf.config import DetectOptions, EvaluateConfig, FinetuneOptions
+from glf.data import sources
 from glf.evaluate.detect.annotations import Annotations
 from glf.evaluate.detect.batches import Pictures, batches, flipped
 from glf.evaluate.detect.read import read_boxes
 from glf.evaluate.detect.run import detect
 from glf.evaluate.detect.train import fit
+from glf.evaluate.suite import evaluate
 from glf.nn.backbone import Backbone
 from glf.nn.weights import load_backbone
 from scenes import scenes, write_coco
@@ -43,6 +45,25 @@ def options(folder: Path | None, **settings: Any) -> DetectOptions:
 def backbone(**settings: Any) -> Backbone:
     torch.manual_seed(0)
     return Backbone("small_resnet", image_size=32, **settings)
+
+
+def test_in_the_suite(small_run: Callable[..., Path], folder: Path, tmp_path: Path, console: Console) -> None:
+    parts = {name: sources.load("fashion-mini", name).select(np.arange(300)) for name in ("train", "test")}
+    arrays = {f"{name}_images": part.pixels.repeat(3, axis=3) for name, part in parts.items()}
+    np.savez(tmp_path / "colour.npz", **arrays, **{f"{name}_labels": part.targets for name, part in parts.items()})
+    run = small_run(data=str(tmp_path / "colour.npz"), limit=None)
+    config = EvaluateConfig(run=run, suite=("detect",), detect=options(folder, detect_epochs=1), references=False)
+    found = evaluate(config, console)
+    assert set(found["rows"]["trained"]) == {"boxes_AP", "boxes_AP50", "boxes_AP75"}
+    assert "Faster R-CNN C4, 64 px, 1 epochs" in found["protocols"]["boxes_AP50"]
+    assert (run / "detect" / "trained" / "detect.json").is_file()
+    with pytest.raises(ValueError, match="name them with --boxes"):
+        evaluate(EvaluateConfig(run=run, suite=("detect",)), console)
+    everything = EvaluateConfig(run=run, suite=("all",), references=False, limit=200, probe_epochs=2, strengths=(1.0,),
+                                finetune=FinetuneOptions(fractions=(0.1,), finetune_epochs=1))  # fmt: skip
+    keys = evaluate(everything, console)["rows"]["trained"].keys()
+    assert {"knn5", "linear", "logistic", "rank", "slack", "finetune_10"} <= keys, "all that the data allow"
+    assert not any(key.startswith("boxes") for key in keys)
 
 
 def test_a_flip_moves_boxes_and_masks_with_the_image(folder: Path) -> None:

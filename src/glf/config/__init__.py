@@ -6,7 +6,6 @@ No torch here: the command line reads these files to print its help.
 from glf.config.judging import (
     CompareConfig,
     EvaluateConfig,
-    FinetuneOptions,
     MethodsConfig,
     ReportConfig,
     Split,
@@ -27,12 +26,16 @@ from glf.config.training import (
     Store,
     TScale,
 )
+from glf.config.transfer import DetectNorm, DetectOptions, DetectTask, FinetuneOptions
 
 __all__ = [
     "AdcOptions",
     "Colour",
     "CompareConfig",
     "CovarianceKind",
+    "DetectNorm",
+    "DetectOptions",
+    "DetectTask",
     "EvaluateConfig",
     "FinetuneOptions",
     "Labels",

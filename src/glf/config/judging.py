@@ -4,24 +4,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from glf.config.transfer import DetectOptions, FinetuneOptions
+
 Suite = Literal["knn", "linear", "logistic", "geometry", "theory", "finetune", "detect", "all"]
 Split = Literal["test", "val"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class FinetuneOptions:
-    """Fine-tuning on a part of the labels (--suite finetune)."""
-
-    fractions: tuple[float, ...] = (0.01, 0.1)
-    """Shares of the training labels, classes in proportion; 1 is all of them."""
-    finetune_rows: Path | None = None
-    """A file of training rows to learn from, as an earlier evaluation has written it, instead of drawing a share."""
-    finetune_epochs: int = 30
-    """Passes over a tenth of the labels or more; fewer labels are seen more often, up to ten times as often."""
-    finetune_lr: float = 0.02
-    """Learning rate of the backbone, for a batch of 256; the classifier's is ten times as large."""
-    finetune_batch: int = 128
-    """Images in a batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +46,10 @@ class EvaluateConfig:
     """Learning rates of the linear probe (the paper's: 0.01); the best on a tenth of train when several are given."""
     strengths: tuple[float, ...] = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
     """Strengths C of the logistic probe, of which the best on a tenth of train is taken."""
-    finetune: FinetuneOptions = FinetuneOptions()
+    finetune: FinetuneOptions = FinetuneOptions()  # noqa: RUF009 (frozen)
     """Fine-tuning."""
+    detect: DetectOptions = DetectOptions()  # noqa: RUF009 (frozen)
+    """Detection and segmentation."""
     references: bool = True
     """Judge raw pixels and the untrained network too."""
     batch_size: int = 512

@@ -4,8 +4,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from glf.options import DetectOptions as DetectOptions
-
 TScale = Literal["printed", "scale", "matched"]
 Reading = Literal["calibrated", "paper"]
 CovarianceKind = Literal["sphere", "batch", "running"]

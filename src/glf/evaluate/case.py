@@ -32,6 +32,7 @@ class Figure(NamedTuple):
 class Case:
     """An encoder, the images it is judged on, and its features of them: extracted once, whoever asks first."""
 
+    name: str  # of its column
     encoder: nn.Module
     subject: Subject
     place: str  # as torch names it

@@ -15,6 +15,7 @@ from glf import result
 from glf.config import EvaluateConfig, Suite, to_dict
 from glf.evaluate.case import Case, Figure
 from glf.evaluate.classify import knn, linear, logistic
+from glf.evaluate.detect.part import detected
 from glf.evaluate.finetune import finetuned
 from glf.evaluate.shape import geometry, theory
 from glf.evaluate.subject import Subject, by_name, subject
@@ -29,6 +30,7 @@ PARTS: dict[Suite, tuple[bool, Callable[[Case], dict[str, Figure]]]] = {
     "geometry": (False, geometry),
     "theory": (False, theory),
     "finetune": (True, finetuned),
+    "detect": (False, detected),
 }
 
 
@@ -67,8 +69,17 @@ def judge(config: EvaluateConfig, out: Path, console: Console) -> dict[str, Any]
     found: dict[str, dict[str, Figure]] = {}
     with kept_memory(place == "cpu"):
         for name, (encoder, where) in columns.items():
-            case = Case(encoder=encoder, subject=where, place=place, config=config, out=out, console=console)
-            found[name] = _judged(case)
+            found[name] = _judged(
+                Case(
+                    name=name,
+                    encoder=encoder,
+                    subject=where,
+                    place=place,
+                    config=config,
+                    out=out,
+                    console=console,
+                )
+            )
     figures = {key: figure for row in found.values() for key, figure in row.items()}
     return {
         "data": judged.train.name,
@@ -131,5 +142,5 @@ def _shown(found: dict[str, Any], name: str, key: str) -> str:
         return "-"
     if key not in found["percent"]:
         return f"{value:.2f}"
-    low, high = found["details"][name][key]["interval"]
-    return f"{100 * value:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+    low, high = found["details"][name][key].get("interval", (None, None))
+    return f"{100 * value:.1f} %" + ("" if low is None else f" ({100 * low:.1f} to {100 * high:.1f})")

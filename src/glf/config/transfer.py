@@ -1,10 +1,27 @@
-"""Settings of one part each, which the commands' configurations hold as groups. No torch here, as in config.py."""
+"""How a backbone is trained further, for judging it: on a part of the labels, on boxes and masks."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 DetectTask = Literal["boxes", "masks"]
 DetectNorm = Literal["frozen", "batch"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneOptions:
+    """Fine-tuning on a part of the labels (--suite finetune)."""
+
+    fractions: tuple[float, ...] = (0.01, 0.1)
+    """Shares of the training labels, classes in proportion; 1 is all of them."""
+    finetune_rows: Path | None = None
+    """A file of training rows to learn from, as an earlier evaluation has written it, instead of drawing a share."""
+    finetune_epochs: int = 30
+    """Passes over a tenth of the labels or more; fewer labels are seen more often, up to ten times as often."""
+    finetune_lr: float = 0.02
+    """Learning rate of the backbone, for a batch of 256; the classifier's is ten times as large."""
+    finetune_batch: int = 128
+    """Images in a batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
