@@ -46,7 +46,7 @@ def one(config: PretrainConfig) -> dict[str, float]:
     labels, truth = (torch.from_numpy(images.targets[rows]) for rows in (train, val))
     predicted = {
         "knn5": nearest_neighbours(x, labels, queries, 5),
-        "linear": linear_probe(x, labels, queries, classes=len(images.classes), epochs=100).argmax(1),
+        "linear": linear_probe(x, labels, queries, classes=len(images.classes), epochs=100)[0].argmax(1),
     }
     return {name: round(float((p == truth).double().mean()), 4) for name, p in predicted.items()}
 
