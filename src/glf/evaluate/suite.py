@@ -20,6 +20,7 @@ from glf.evaluate.finetune import finetuned
 from glf.evaluate.shape import geometry, theory
 from glf.evaluate.subject import Subject, by_name, subject
 from glf.heap import kept_memory
+from glf.nn.prior import Pixels
 from glf.train.run import accelerator, torch_device
 
 # Each part of the suite: whether it needs labels, and what it makes of a case.
@@ -63,7 +64,7 @@ def judge(config: EvaluateConfig, out: Path, console: Console) -> dict[str, Any]
     _say_what_is_missing(judged, console)
     columns: dict[str, tuple[nn.Module, Subject]] = {}
     if config.references:
-        columns = {"pixels": (nn.Flatten(), judged), "untrained": (judged.untrained(), judged)}
+        columns = {"pixels": (Pixels(), judged), "untrained": (judged.untrained(), judged)}
     columns |= {"trained": (judged.backbone, judged)} | {one.name: (one.backbone, one) for one in others}
     place = torch_device(accelerator(config.device))
     found: dict[str, dict[str, Figure]] = {}
@@ -105,6 +106,8 @@ def _judged(case: Case) -> dict[str, Figure]:
     found: dict[str, Figure] = {}
     for name, (needs_labels, part) in PARTS.items():
         if name in asked and (case.subject.labelled or not needs_labels):
+            if case.console.is_terminal:  # some take minutes: say which
+                case.console.print(f"[dim]{case.name}: {name}[/]", highlight=False)
             found |= part(case)
     return found
 
@@ -142,5 +145,5 @@ def _shown(found: dict[str, Any], name: str, key: str) -> str:
         return "-"
     if key not in found["percent"]:
         return f"{value:.2f}"
-    low, high = found["details"][name][key].get("interval", (None, None))
-    return f"{100 * value:.1f} %" + ("" if low is None else f" ({100 * low:.1f} to {100 * high:.1f})")
+    low, high = found["details"][name][key].get("interval", (0, 0))
+    return f"{100 * value:.1f} %" + (f" ± {50 * (high - low):.1f}" if high > low else "")

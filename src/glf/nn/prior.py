@@ -45,7 +45,7 @@ def prior_rows(
     if kind == "file":
         return _reduced(_from_file(Path(rest), len(images)), width, cache, spec)
     if spec == "pixels":
-        encoder: nn.Module = _Pixels(PIXELS)
+        encoder: nn.Module = Pixels()
         fit = None
     elif kind == "timm":
         encoder = pretrained(spec, weights=weights, size=size, download=download)
@@ -96,10 +96,10 @@ def _reduced(rows: np.ndarray, width: int, cache: Path, spec: str) -> np.ndarray
     return reduced
 
 
-class _Pixels(nn.Module):
-    """The paper's identity prior: the pixels themselves."""
+class Pixels(nn.Module):
+    """The paper's identity prior: the pixels themselves, of images that are scaled down if they are large."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int = PIXELS) -> None:
         super().__init__()
         self.size = size
 
