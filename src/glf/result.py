@@ -35,9 +35,10 @@ def command() -> str:
 
 
 def update(directory: Path, **sections: Any) -> dict[str, Any]:
-    """Put sections into the run's result.json, atomically; sections that are not named stay."""
+    """Put sections into the run's result.json, atomically; those that are not named stay, and None takes one out."""
     path = directory / FILE
     content = {**(read(directory) if path.exists() else {"schema": SCHEMA}), **sections}
+    content = {name: value for name, value in content.items() if value is not None}
     write(path, json.dumps(content, indent=1) + "\n")
     return content
 

@@ -191,3 +191,18 @@ def test_theory_without_and_with_labels(small_run: Run, tiny_set: Path, tmp_path
     assert len(found["details"]["trained"]["bound"]["not_computed"]) == 4
     again = evaluate(EvaluateConfig(run=run, suite=("theory",)), console)
     assert again["rows"] == found["rows"]
+
+
+def test_parts_of_the_suite_come_together(small_run: Run, tiny_set: Path, console: Console) -> None:
+    run = small_run(data=str(tiny_set))
+    evaluate(EvaluateConfig(run=run, suite=("knn",), references=False), console)
+    evaluate(EvaluateConfig(run=run, suite=("geometry",), references=False), console)
+    stored = json.loads((run / "result.json").read_text())["evaluation"]
+    assert {"knn5", "rank"} <= stored["rows"]["trained"].keys()
+    assert stored["config"]["suite"] == ["knn", "geometry"]
+    assert set(stored["protocols"]) == set(stored["rows"]["trained"])
+    assert "interval" in stored["details"]["trained"]["knn5"]
+    evaluate(EvaluateConfig(run=run, suite=("geometry",), references=False, limit=100), console)
+    assert "knn5" not in json.loads((run / "result.json").read_text())["evaluation"]["rows"]["trained"]
+    small_run(data=str(tiny_set), resume=True)
+    assert "evaluation" not in json.loads((run / "result.json").read_text()), "it was of other weights"

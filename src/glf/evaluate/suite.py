@@ -40,8 +40,10 @@ def evaluate(config: EvaluateConfig, console: Console | None = None) -> dict[str
     console = console or Console()
     out = directory(config)
     found = judge(config, out, console)
-    result.update(out, evaluation=found, **({"kind": "evaluate"} if out != config.run else {}))
     _print(console, found)
+    before = result.read(out).get("evaluation") if (out / result.FILE).exists() else None
+    found = found if before is None else _together(before, found)
+    result.update(out, evaluation=found, **({"kind": "evaluate"} if out != config.run else {}))
     console.print(f"written to {out / result.FILE}", highlight=False, soft_wrap=True)
     return found
 
@@ -98,6 +100,34 @@ def judge(config: EvaluateConfig, out: Path, console: Console) -> dict[str, Any]
         "config": to_dict(config),
         **result.provenance(),
     }
+
+
+def _together(before: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """What an earlier evaluation has found and this one has not asked for again, if all else was the same."""
+
+    def else_(evaluation: dict[str, Any]) -> dict[str, Any]:
+        about = {key: evaluation.get(key) for key in ("data", "split", "train", "test", "classes")}
+        return about | {key: value for key, value in evaluation["config"].items() if key != "suite"}
+
+    if else_(before) != else_(found):
+        return found
+    both = {
+        key: {name: before[key].get(name, {}) | found[key].get(name, {}) for name in before[key] | found[key]}
+        for key in ("rows", "details")
+    }
+    suite = [
+        *before["config"]["suite"],
+        *(part for part in found["config"]["suite"] if part not in before["config"]["suite"]),
+    ]
+    return (
+        found
+        | both
+        | {
+            "protocols": before["protocols"] | found["protocols"],
+            "percent": [*before["percent"], *(key for key in found["percent"] if key not in before["percent"])],
+            "config": found["config"] | {"suite": suite},
+        }
+    )
 
 
 def _judged(case: Case) -> dict[str, Figure]:

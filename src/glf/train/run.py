@@ -255,6 +255,7 @@ def _fit(
         },
         backbone=module.network.backbone.describe(),
         training={**final, **clock.speed, "lr": scaled_lr(config)},
+        evaluation=None,  # what there is, after --resume, was of other weights
         **result.provenance(),
     )
     _verdict(journal, final, out)
