@@ -458,7 +458,7 @@ class Adc:
     """DCM, LPM and ADC from embeddings to the scalar, in either reading of the paper."""
 
     rho: float = 5.0
-    effective_dim: float = 16.0
+    effective_dim: float = 8.0
     prior_effective_dim: float = 16.0
     t_scale: str = "printed"
     reading: str = "calibrated"

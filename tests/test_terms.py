@@ -40,9 +40,9 @@ def test_a_sum_holds_its_terms_and_what_they_need():
         (LogPartition(0.07), "temperature=0.07"),
         (25 * Variance(floor=2.0) + 2 * Covariance(), "weights=(25.0, 2.0)"),
         (25 * Variance(floor=2.0) + 2 * Covariance(), "floor=2.0"),
-        (ADC(nu=0.1, reading="paper"), "nu=0.1, upsilon=0.3, rho=5.0"),
+        (ADC(nu=0.1, reading="paper"), "nu=0.1, upsilon=1.0, rho=5.0"),
         (ADC(nu=0.1, reading="paper"), "reading='paper'"),
-        (DCM(), "effective_dim=16.0"),
+        (DCM(), "effective_dim=8.0"),
         (LPM(concentration=2.0), "concentration=2.0"),
     ],
 )

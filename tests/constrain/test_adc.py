@@ -330,7 +330,7 @@ def test_a_missing_or_wrong_prior_is_refused(term):
     [
         ({"rho": 2.0}, "rho must be above 2.*2.0"),
         ({"effective_dim": 0.0}, "positive: 0.0"),
-        ({"prior_effective_dim": -1.0}, "positive: 16.0, -1.0"),
+        ({"prior_effective_dim": -1.0}, "positive: 8.0, -1.0"),
         ({"ramp_epochs": -1.0}, "ramp_epochs is a number of epochs"),
         ({"reading": "paper", "covariance": "sphere"}, "'batch' or 'running'"),
     ],

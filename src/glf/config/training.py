@@ -21,11 +21,11 @@ class AdcOptions:
 
     nu: float = 0.3
     """Weight of DCM."""
-    upsilon: float = 0.3
+    upsilon: float = 1.0
     """Weight of LPM."""
     rho: float = 5.0
     """Degrees of freedom of the Student-t rows, above 2."""
-    effective_dim: float = 16.0
+    effective_dim: float = 8.0
     """Effective dimension of z's rows."""
     prior_effective_dim: float = 16.0
     """Effective dimension of the prior's rows."""

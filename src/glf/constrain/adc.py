@@ -192,10 +192,10 @@ class ADC(Sum):
     def __init__(
         self,
         nu: float = 0.3,
-        upsilon: float = 0.3,
+        upsilon: float = 1.0,
         *,
         rho: float = 5.0,
-        effective_dim: float = 16.0,
+        effective_dim: float = 8.0,
         prior_effective_dim: float = 16.0,
         concentration: float = 1.0,
         ramp_epochs: float = 0.0,

@@ -30,7 +30,7 @@ class Rows(torch.nn.Module):
         self,
         *,
         rho: float = 5.0,
-        effective_dim: float = 16.0,
+        effective_dim: float = 8.0,
         prior_effective_dim: float = 16.0,
         t_scale: TScale = "printed",
         reading: Reading = "calibrated",
