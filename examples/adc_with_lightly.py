@@ -21,7 +21,7 @@ backbone = nn.Sequential(nn.Conv2d(1, 32, 3, 2), nn.ReLU(), nn.Conv2d(32, 64, 3,
 model = nn.Sequential(backbone, SimCLRProjectionHead(64 * 36, 128, 64))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 theirs = NTXentLoss(temperature=0.5)
-adc = ADC(nu=0.3, upsilon=0.3)  # 2
+adc = ADC()  # 2
 
 for step in range(8):
     x = pixels[torch.randint(len(pixels), (128,), generator=torch.Generator().manual_seed(step))]

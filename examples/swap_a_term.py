@@ -16,7 +16,7 @@ objectives = {
     "vicreg, written out": vicreg,
     "vicreg, from the table": parse("vicreg").build(),
     "its aligning part with SimCLR's constraint": Objective(align=25 * MSE(), constrain=LogPartition(0.5)),
-    "vicreg constrained by ADC": vicreg.constrained_by(ADC(nu=3.0, upsilon=3.0)),
+    "vicreg constrained by ADC": vicreg.constrained_by(ADC(nu=3.0, upsilon=10.0)),
 }
 for name, objective in objectives.items():
     parts = "  ".join(f"{key} {float(value):.3f}" for key, value in objective(e).log().items())

@@ -97,7 +97,7 @@ def test_from_images_to_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
     done = glf(*"pretrain --data small.npz --method byol+adc --nu 0.1 --epochs 1 --batch-size 64 --out r".split())
     assert done.returncode == 0, done.stderr
-    assert "0.02 dcm + 0.06 lpm" in done.stdout  # nu and upsilon times the scale of byol
+    assert "0.02 dcm + 0.2 lpm" in done.stdout  # nu and upsilon times the scale of byol
     assert json.loads((tmp_path / "r" / "result.json").read_text())["command"] == "(called from Python)"
     done = glf("evaluate", "r", "--probe-epochs", "5")
     assert done.returncode == 0, done.stderr
