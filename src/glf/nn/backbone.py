@@ -139,12 +139,17 @@ def _torchvision_model(name: str, channels: int, image_size: int, kind: StemKind
     extra: dict[str, Any] = {"image_size": image_size} if transformer else {}
     if transformer and kind != "standard":
         raise ValueError(f"torchvision:{name} has fixed patches: for {image_size} px use timm's model of that kind")
-    model: nn.Module = torchvision.models.get_model(name, weights=None, **extra)
+    model = without_classifier(torchvision.models.get_model(name, weights=None, **extra))
+    return _adapt_stem(_with_channels(model, channels), kind)
+
+
+def without_classifier(model: nn.Module) -> nn.Module:
+    """A model of torchvision's that ends with its features."""
     for head in ("fc", "classifier", "heads", "head"):
         if hasattr(model, head):
             setattr(model, head, nn.Identity())
             break
-    return _adapt_stem(_with_channels(model, channels), kind)
+    return model
 
 
 def _adapt_stem(model: nn.Module, kind: StemKind) -> nn.Module:

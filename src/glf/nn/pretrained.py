@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from glf.config import nearest
-from glf.nn.backbone import Backbone
+from glf.nn.backbone import Backbone, without_classifier
 from glf.nn.weights import load_weights
 
 _PACKAGED = "tf_efficientnet_lite0"
@@ -95,12 +95,7 @@ def _loaded(library: str, model: str, file: Path | None) -> nn.Module:
         import torchvision
 
         weights: Any = torchvision.models.get_model_weights(model).DEFAULT
-        whole: nn.Module = torchvision.models.get_model(model, weights=weights)
-        for head in ("fc", "classifier", "heads", "head"):
-            if hasattr(whole, head):
-                setattr(whole, head, nn.Identity())
-                break
-        return whole
+        return without_classifier(torchvision.models.get_model(model, weights=weights))
     except Exception as error:  # each library raises whatever its download or its file does
         raise ValueError(
             f"the weights of {library}:{model} could not be read ({type(error).__name__}: {error}): give a local file"
