@@ -89,7 +89,7 @@ def interval(hits: Bool[Tensor, " test"]) -> tuple[float, float]:
     instead of drawn: the quantiles of that distribution.
 
     >>> interval(torch.tensor([True] * 80 + [False] * 20))
-    (0.72, 0.87)
+    (0.72, 0.88)
     """
     from scipy.stats import binom
 
