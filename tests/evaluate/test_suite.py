@@ -196,10 +196,11 @@ def test_theory_without_and_with_labels(small_run: Run, tiny_set: Path, tmp_path
 def test_parts_of_the_suite_come_together(small_run: Run, tiny_set: Path, console: Console) -> None:
     run = small_run(data=str(tiny_set))
     evaluate(EvaluateConfig(run=run, suite=("knn",), references=False), console)
-    evaluate(EvaluateConfig(run=run, suite=("geometry",), references=False), console)
+    evaluate(EvaluateConfig(run=run, suite=("geometry",)), console)  # now with references
     stored = json.loads((run / "result.json").read_text())["evaluation"]
     assert {"knn5", "rank"} <= stored["rows"]["trained"].keys()
     assert stored["config"]["suite"] == ["knn", "geometry"]
+    assert set(stored["rows"]) == {"pixels", "untrained", "trained"}
     assert set(stored["protocols"]) == set(stored["rows"]["trained"])
     assert "interval" in stored["details"]["trained"]["knn5"]
     evaluate(EvaluateConfig(run=run, suite=("geometry",), references=False, limit=100), console)

@@ -35,6 +35,9 @@ PARTS: dict[Suite, tuple[bool, Callable[[Case], dict[str, Figure]]]] = {
 }
 
 
+ASKED = {"suite", "references", "beside", "out", "device", "batch_size"}  # what is asked for, not how it is judged
+
+
 def evaluate(config: EvaluateConfig, console: Console | None = None) -> dict[str, Any]:
     """Judge a backbone; writes the evaluation into its result.json and returns it."""
     console = console or Console()
@@ -107,7 +110,7 @@ def _together(before: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
 
     def else_(evaluation: dict[str, Any]) -> dict[str, Any]:
         about = {key: evaluation.get(key) for key in ("data", "split", "train", "test", "classes")}
-        return about | {key: value for key, value in evaluation["config"].items() if key != "suite"}
+        return about | {key: value for key, value in evaluation["config"].items() if key not in ASKED}
 
     if else_(before) != else_(found):
         return found
