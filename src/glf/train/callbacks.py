@@ -22,7 +22,7 @@ from glf.train.module import Pretraining
 
 PROBE_K, PROBE_TEMPERATURE = 20, 0.07
 SHAPE_IMAGES = 2_000  # rank and spread need no more
-FIRST, KEPT = 5, 500  # records that stay at hand: the first ones, to compare with, and the last
+FIRST, KEPT = 5, 200  # records that stay at hand: the first ones, to compare with, and the last
 
 
 class Journal:

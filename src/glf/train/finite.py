@@ -23,8 +23,8 @@ class FirstBad:
 
     def note(self, step: int, values: Mapping[str, Tensor]) -> None:
         """A few operations on as many numbers as there are tensors; the same names together at every step."""
-        largest = [torch.linalg.vector_norm(value.detach(), torch.inf).float() for value in values.values()]
-        now = torch.where(torch.stack(largest).isfinite(), NEVER, step)
+        numbers = [value.detach().abs().amax() if value.ndim else value.detach() for value in values.values()]
+        now = torch.where(torch.stack([number.float() for number in numbers]).isfinite(), NEVER, step)
         names = tuple(values)
         self.first[names] = torch.minimum(self.first[names], now) if names in self.first else now
 

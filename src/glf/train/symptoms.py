@@ -16,6 +16,7 @@ Records = Sequence[Record]
 
 PATIENCE = 5  # records in a row: a batch or two may look like anything; 50 steps at the usual --log-every
 LONG = 20  # records in a row for what a healthy run may go through for a while
+SETTLED = 50  # steps until running statistics have forgotten their start (0.9^50): probes before that say nothing
 CONSTANT = 0.05  # spread: unit features with a twentieth of an even cloud's deviation are one point
 FEW = 1.5  # directions: below two there is a line and some noise; healthy batches have 2.3 and more
 SHARE_OF_FULL = 0.01  # of the rank that as many samples of an even cloud have; healthy runs have a tenth and more
@@ -69,7 +70,8 @@ def not_finite(records: Records) -> list[Finding]:
 
 def constant_collapse(records: Records) -> list[Finding]:
     """All z, or all features, are nearly the same."""
-    return _constant(records, "z/spread", "z", PATIENCE) or _constant(records, "val/spread", "features", 1)
+    by_probe = _constant(_probes(records), "val/spread", "features", 1)
+    return _constant(records, "z/spread", "z", PATIENCE) or by_probe
 
 
 def _constant(records: Records, key: str, what: str, patience: int) -> list[Finding]:
@@ -102,11 +104,11 @@ def dimensional_collapse(records: Records) -> list[Finding]:
     z/rank has no bias of few samples; val/rank is judged by val/full_rank, what as many samples of an even cloud have.
     (z falls from the many directions of noise to the few of the data in healthy runs too: its height says nothing.)
     """
-    probes = [r for r in records if "val/rank" in r]
+    probes = _probes(records)
     highest = max((r["val/rank"] for r in probes), default=0.0)
     full = max((r.get("val/full_rank", 0.0) for r in probes), default=0.0)
     of_features = max(FEW, FALLEN * highest, SHARE_OF_FULL * full)
-    return _flat(records, "z/rank", "z", FEW, PATIENCE) or _flat(records, "val/rank", "features", of_features, 1)
+    return _flat(records, "z/rank", "z", FEW, PATIENCE) or _flat(probes, "val/rank", "features", of_features, 1)
 
 
 def _flat(records: Records, key: str, what: str, least: float, patience: int) -> list[Finding]:
@@ -176,6 +178,10 @@ def _tail(records: Records, key: str, sick: Callable[[Record], bool]) -> Records
     """The unbroken run of sick records at the end, of those that have the key."""
     judged = (r for r in reversed(records) if key in r)
     return list(takewhile(sick, judged))[::-1]
+
+
+def _probes(records: Records) -> Records:
+    return [r for r in records if "val/rank" in r and r["step"] >= SETTLED]
 
 
 def _terms(records: Records) -> list[str]:
