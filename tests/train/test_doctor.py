@@ -39,9 +39,9 @@ SICK: dict[str, tuple[dict[str, Any], str, range]] = {
         range(3, 9),
     ),
     "nothing decorrelates": (
-        {**SMALL, "method": "barlow_twins", "options": {"redundancy": 0.0}, "lr": 0.15, "epochs": 2},
+        {**SMALL, "method": "barlow_twins", "options": {"redundancy": 0.0}, "lr": 0.15, "epochs": 3},
         "dimensional collapse",
-        range(3, 9),
+        range(3, 14),
     ),
     "no distance but near and far": (
         {**SMALL, "method": "lmcl", "options": POINTS, "lr": 0.05, "epochs": 3},
@@ -102,7 +102,7 @@ def test_a_healthy_run_gets_no_finding(method: str, small_run: Run, console: Con
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["simclr", "simclr+adc", "byol", "vicreg", "barlow_twins", "swav", "mec", "pcl"])
 def test_a_longer_healthy_run_gets_no_finding(method: str, small_run: Run) -> None:
-    run = small_run(method=method, limit=2_200, val_images=200, batch_size=64, epochs=5, log_every=2)
+    run = small_run(method=method, limit=1_480, val_images=200, batch_size=64, epochs=3, log_every=2)
     assert examine(read(run)) == []
 
 
@@ -118,7 +118,7 @@ def test_a_longer_healthy_run_gets_no_finding(method: str, small_run: Run) -> No
     ],
 )
 def test_a_longer_sick_run_is_named(settings: dict[str, Any], name: str, small_run: Run) -> None:
-    run = small_run(**settings, limit=1_344, val_images=64, batch_size=64, epochs=4)
+    run = small_run(**settings, limit=1_344, val_images=64, batch_size=64, epochs=3)
     assert name in names(run)
 
 
@@ -291,7 +291,7 @@ def late(sick: float, healthy: float) -> Callable[[int], float]:
     ("series", "name"),
     [
         ({"z/spread": late(0.04, 0.06)}, "constant collapse"),
-        ({"z/rank": late(1.4, 1.6)}, "dimensional collapse"),
+        ({"z/rank": late(1.2, 1.4)}, "dimensional collapse"),
         ({"z/twins": late(0.9, 0.7)}, "cluster collapse"),
         ({"z/twins": 0.9, "z/between": late(0.1, 0.2)}, "cluster collapse"),
         ({"prototypes/used": late(0.1, 0.3)}, "cluster collapse"),
@@ -368,11 +368,14 @@ def test_the_first_that_was_not_finite_is_named_and_nothing_after_it_judged() ->
     logged = steps(12, **{"loss": late(nan, 1.0), "constrain/b": late(nan, 0.5), "z/spread": late(nan, 0.8)})
     (finding,) = examine(logged)  # a file without notes: what was logged has to do
     assert (finding.name, finding.since, finding.evidence) == ("not finite", 6, "first constrain/b")
-    note = {"step": 6, "epoch": 0, "bad/z": 5, "bad/align/a": 5, "bad/constrain/b": 4, "bad/gradient": 4}
-    (finding,) = examine([*logged, note])
-    assert (finding.since, finding.evidence) == (4, "first constrain/b")
-    (finding,) = examine([*logged, {**note, "bad/z": 4}])
-    assert finding.evidence.startswith("first z")
+    sparse = [*logged[:2], *logged[8:]]  # steps 1, 2 and from 9 on
+    note = {"step": 9, "epoch": 0, "bad/z": 7, "bad/align/a": 7, "bad/constrain/b": 6, "bad/gradient": 6}
+    (finding,) = examine([*sparse, note])
+    assert (finding.since, finding.evidence) == (6, "first constrain/b")
+    (finding,) = examine([*sparse, {**note, "bad/z": 6}])
+    assert (finding.since, finding.evidence[:7]) == (6, "first z")
+    (finding,) = examine([*sparse, {**note, "bad/align/a": 1}])
+    assert finding.since == 6, "what happened at step 1 was got over"
     (finding,) = examine([*steps(3), {"step": 3, "epoch": 0, "bad/weights": 3}])
     assert "by the update of that step" in finding.evidence
 
@@ -381,7 +384,7 @@ def test_a_step_that_was_skipped_is_no_sickness() -> None:
     """Mixed precision leaves out a step that overflows, and goes on."""
     note = {"step": 4, "epoch": 0, "bad/align/a": 4}
     records = steps(8)
-    assert examine([*records[:4], note, *records[4:]]) == []
+    assert examine([*records[:3], note, *records[4:]]) == []
 
 
 def test_first_bad_keeps_the_first_and_large_numbers_are_fine() -> None:

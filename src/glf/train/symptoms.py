@@ -18,7 +18,7 @@ PATIENCE = 5  # records in a row: a batch or two may look like anything; 50 step
 LONG = 20  # records in a row for what a healthy run may go through for a while
 SETTLED = 50  # steps until running statistics have forgotten their start (0.9^50): probes before that say nothing
 CONSTANT = 0.05  # spread: unit features with a twentieth of an even cloud's deviation are one point
-FEW = 1.5  # directions: below two there is a line and some noise; healthy batches have 2.3 and more
+FEW = 1.3  # directions: a line and some noise. Untrained transformers have 1.5, healthy batches 2.3 and more
 SHARE_OF_FULL = 0.01  # of the rank that as many samples of an even cloud have; healthy runs have a tenth and more
 FALLEN = 0.1  # of a rank's own height: healthy runs keep a sixth of it and more while they learn
 TWINS, BETWEEN = 0.8, 0.15  # most images sit on another one, and few pairs are neither near nor far (a line: 0.28)
@@ -50,15 +50,16 @@ def not_finite(records: Records) -> list[Finding]:
 
     ``bad/<name>`` in a record is the exact step, noted while training; without it the logged values have to do.
     """
-    noted = {key[4:]: int(value) for r in reversed(records) for key, value in r.items() if key.startswith("bad/")}
     steps = [r for r in records if "loss" in r]
+    sound = max((r["step"] for r in steps if not _broken(r)), default=0)
+    notes = {key[4:]: int(value) for r in records for key, value in r.items() if key.startswith("bad/")}
+    noted = {name: step for name, step in notes.items() if step >= sound}
     if not noted:
-        broken = next((r for r in steps if _broken(r)), {})
-        noted = {name: int(broken["step"]) for name in _broken(broken)}
-    since = min(noted.values(), default=0)
-    after = [r for r in steps if r["step"] > since]
-    if not noted or (after and not _broken(after[-1])):
+        first = next((r for r in steps if r["step"] > sound), {})
+        noted = {name: int(first["step"]) for name in _broken(first)}
+    if not noted:
         return []
+    since = min(noted.values())
     culprit = min((name for name, step in noted.items() if step == since), key=_order)
     evidence = {
         "z": "first z, the network's output: its weights or statistics were lost in the step before",
