@@ -25,7 +25,7 @@ def test_help_names_every_command_and_flag(capsys: pytest.CaptureFixture[str]) -
         main(["--help"])
     assert end.value.code == 0
     shown = capsys.readouterr().out
-    assert all(command in shown for command in ("pretrain", "evaluate", "report", "methods"))
+    assert all(command in shown for command in ("pretrain", "evaluate", "report", "doctor", "methods"))
     with pytest.raises(SystemExit):
         main(["pretrain", "--help"])
     shown = capsys.readouterr().out
@@ -59,6 +59,7 @@ def test_methods_shows_both_parts_and_the_paper_of_every_row() -> None:
         ("pretrain --data cifar10 --root .", "--download"),
         ("evaluate no/such/run", "no backbone at"),
         ("report no/such/run", "no run below"),
+        ("doctor no/such/run", "no metrics.jsonl in"),
         ("pretrain --resume --out no/such/run", "no config.json in"),
     ],
 )

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -115,6 +117,15 @@ def test_gradient_shares_are_the_terms_norms_and_sum_to_one():
     norms = [torch.autograd.grad(part, z, retain_graph=True)[0].norm() for part in loss.constrain.values()]
     ratio = shares["share/constrain/dcm"] / shares["share/constrain/lpm"]
     assert ratio.item() == pytest.approx((norms[1] / norms[2]).item(), rel=1e-5)
+
+
+def test_a_gradient_that_is_not_finite_leaves_the_other_shares_alone():
+    z = draw(2, 4, 3).requires_grad_()
+    root, square = (z - z.detach()).square().sum().sqrt(), z.square().sum()  # 0 / 0 in the root's gradient
+    loss = Loss(total=root + square, align={"root": root}, constrain={"square": square})
+    shares = {name: share.item() for name, share in gradient_shares(loss, z).items()}
+    assert math.isnan(shares["share/align/root"])
+    assert shares["share/constrain/square"] == 1
 
 
 def test_a_term_that_does_not_reach_z_has_share_zero():

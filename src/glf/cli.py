@@ -1,4 +1,4 @@
-"""glf pretrain | evaluate | compare | verify | report | methods. Torch is imported only where it is needed."""
+"""glf pretrain | evaluate | compare | verify | report | doctor | methods. Torch is imported only where it is needed."""
 
 import os
 import sys
@@ -7,7 +7,16 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
-from glf.config import CompareConfig, EvaluateConfig, MethodsConfig, PretrainConfig, ReportConfig, VerifyConfig
+from glf.config import (
+    CompareConfig,
+    DoctorConfig,
+    EvaluateConfig,
+    MethodsConfig,
+    PretrainConfig,
+    ReportConfig,
+    VerifyConfig,
+)
+from glf.train.doctor import SickError
 
 
 def commands(preset: PretrainConfig | None = None) -> Any:
@@ -19,6 +28,7 @@ def commands(preset: PretrainConfig | None = None) -> Any:
         | Annotated[CompareConfig, tyro.conf.subcommand("compare")]
         | Annotated[VerifyConfig, tyro.conf.subcommand("verify")]
         | Annotated[ReportConfig, tyro.conf.subcommand("report")]
+        | Annotated[DoctorConfig, tyro.conf.subcommand("doctor")]
         | Annotated[MethodsConfig, tyro.conf.subcommand("methods"), tyro.conf.Positional]
     )
 
@@ -44,6 +54,8 @@ def main(arguments: list[str] | None = None) -> None:
             "interrupted; a run goes on from its last finished epoch with --resume, a comparison with the same command",
             130,
         )
+    except SickError as error:
+        _fail(str(error), 3)
     except (ValueError, LookupError, OSError) as error:
         if os.environ.get("GLF_DEBUG"):
             raise
@@ -71,7 +83,13 @@ def _value(arguments: list[str], name: str) -> str | None:
 
 
 def run(
-    config: PretrainConfig | EvaluateConfig | CompareConfig | VerifyConfig | ReportConfig | MethodsConfig,
+    config: PretrainConfig
+    | EvaluateConfig
+    | CompareConfig
+    | VerifyConfig
+    | ReportConfig
+    | DoctorConfig
+    | MethodsConfig,
 ) -> None:
     """Do what a configuration asks for."""
     console = Console()
@@ -98,10 +116,24 @@ def run(
 
         count = write_report(config.runs, config.out)
         console.print(f"{count} run{'s' if count > 1 else ''} in {config.out}", highlight=False, soft_wrap=True)
+    elif isinstance(config, DoctorConfig):
+        _print_findings(console, config)
     elif config.name is not None:
         _print_method(console, config.name)
     else:
         _print_methods(console)
+
+
+def _print_findings(console: Console, config: DoctorConfig) -> None:
+    from glf.train.doctor import consult
+
+    found, judged = consult(config.run)
+    for finding in found:
+        console.print(f"[bold red]{finding.name}[/] since step {finding.since}", highlight=False)
+        for word, text in (("seen", finding.evidence), ("why", finding.why), ("try", finding.advice)):
+            console.print(f"  {word:6}{_escape(text)}", highlight=False, soft_wrap=True)
+    console.print(f"{'sick' if found else 'healthy'} ({judged})", highlight=False, soft_wrap=True)
+    sys.exit(1 if found else 0)
 
 
 def _print_method(console: Console, name: str) -> None:

@@ -47,6 +47,11 @@ class Objective(nn.Module):
         """The fields of Embeddings that any term reads: the network produces only those."""
         return frozenset().union(*(term.needs for _, term in self.parts))
 
+    @property
+    def asleep(self) -> frozenset[str]:
+        """The terms, as they are logged, that wait for their warm-up to end."""
+        return frozenset(f"{term.role}/{term.name}" for _, term in self.parts if term.asleep)
+
     def forward(self, e: Embeddings) -> Loss:
         if e.z.shape[1] < 2:
             raise ValueError(f"an objective compares images: it needs at least two in a batch, not {e.z.shape[1]}")
@@ -76,17 +81,18 @@ def gradient_shares(loss: Loss, *points: Tensor) -> dict[str, Tensor]:
     """Each term's share of the gradient at what the network hands over: z, and its map where there is one.
 
     The norms of the terms' gradients, summing to one. A term that does not reach those has share zero, which is worth
-    knowing: it trains nothing.
+    knowing: it trains nothing. One whose gradient is not finite is left out of the sum, so that it is seen which.
     """
     norms: dict[str, Tensor] = {}
     for part, named in (("align", loss.align), ("constrain", loss.constrain)):
         for name, value in named.items():
-            found: tuple[Tensor | None, ...] = ()
+            gradients: tuple[Tensor | None, ...] = ()
             if value.requires_grad:
-                found = torch.autograd.grad(value, points, retain_graph=True, allow_unused=True)
-            squares = [gradient.pow(2).sum() for gradient in found if gradient is not None]
+                gradients = torch.autograd.grad(value, points, retain_graph=True, allow_unused=True)
+            squares = [gradient.pow(2).sum() for gradient in gradients if gradient is not None]
             norms[f"share/{part}/{name}"] = torch.stack([points[0].new_zeros(()), *squares]).sum().sqrt().float()
-    total = torch.stack(list(norms.values())).sum().clamp_min(torch.finfo(torch.float32).tiny)
+    found = torch.stack(list(norms.values()))
+    total = found.where(found.isfinite(), 0.0).sum().clamp_min(torch.finfo(torch.float32).tiny)
     return {name: norm / total for name, norm in norms.items()}
 
 

@@ -51,6 +51,11 @@ class Term(nn.Module):
         """Tell the term, and those it is made of, how many epochs have passed: for what is warmed up."""
         tell_epoch(self, epoch)
 
+    @property
+    def asleep(self) -> bool:
+        """Whether it still waits for a warm-up to end, and is no term yet."""
+        return False
+
     def diagnose(self, e: Embeddings) -> dict[str, Tensor]:
         """Numbers worth logging that are no part of the loss. Called without gradients."""
         return {}

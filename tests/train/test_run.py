@@ -126,9 +126,10 @@ def test_what_a_run_leaves_behind(small_run: Run, console: Console) -> None:
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     assert "images/s" in printed
     assert "waiting" in printed
-    assert "not collapsed" in printed
+    assert "healthy: effective rank" in printed
     assert "lr 0.0005 (0.002 x 64/256)" in printed
-    assert "not collapsed" in (run / "train.log").read_text()
+    assert "healthy: effective rank" in (run / "train.log").read_text()
+    assert result["doctor"] == []
 
 
 def test_the_validation_part_is_fixed_stratified_and_out_of_training() -> None:

@@ -102,6 +102,10 @@ class ClusterMatch(Term):
         super().__init__()
         self.clusters = clusters
 
+    @property
+    def asleep(self) -> bool:
+        return not self.clusters.ready
+
     def forward(self, e: Embeddings) -> Scalar:
         c, row = self.clusters, e.asked("row")
         if not c.ready:

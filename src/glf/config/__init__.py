@@ -5,6 +5,7 @@ No torch here: the command line reads these files to print its help.
 
 from glf.config.judging import (
     CompareConfig,
+    DoctorConfig,
     EvaluateConfig,
     MethodsConfig,
     ReportConfig,
@@ -36,6 +37,7 @@ __all__ = [
     "DetectNorm",
     "DetectOptions",
     "DetectTask",
+    "DoctorConfig",
     "EvaluateConfig",
     "FinetuneOptions",
     "Labels",

@@ -95,6 +95,14 @@ class VerifyConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DoctorConfig:
+    """Is a run healthy? What is wrong with it, since when, and what to try; while it runs or afterwards."""
+
+    run: Path
+    """The directory of the run."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReportConfig:
     """One HTML page about one run or several: the table and the curves."""
 

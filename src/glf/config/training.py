@@ -144,6 +144,8 @@ class PretrainConfig:
     workers: int | None = None
     """Processes that read images, 0 for the training process itself; when not given, as many as suit the place
     where the images live."""
+    stop_when_sick: bool = False
+    """Stop, with exit code 3, as soon as the doctor finds something (docs/doctor.md)."""
     resume: bool = False
     """Go on from the last checkpoint of the run's directory."""
     overwrite: bool = False

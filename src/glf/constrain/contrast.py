@@ -229,6 +229,10 @@ class ClusterPartition(Term):
         super().__init__()
         self.clusters = clusters
 
+    @property
+    def asleep(self) -> bool:
+        return not self.clusters.ready
+
     def forward(self, e: Embeddings) -> Scalar:
         c = self.clusters
         if not c.ready:

@@ -5,9 +5,9 @@ import math
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional as F
 
 from glf.align.distance import unit_distance
+from glf.measure import batch
 from glf.measure.blocks import blocks, unit_blocks
 
 
@@ -28,6 +28,23 @@ def effective_rank(features: Float[Tensor, "sample dim"]) -> float:
     if power.sum() <= 1e-12 * (power.sum() + len(features) * centre.pow(2).sum()).clamp_min(1e-300):
         return 0.0
     return round(_perplexity(power), 4)
+
+
+def full_rank(samples: int, width: int) -> float:
+    r"""The effective rank that so many samples of an even cloud have: what theirs is to be judged by.
+
+    .. math:: a e^{-a / 2b}, \quad a = \min(n - 1, d), \quad b = \max(n - 1, d)
+
+    Few samples have few directions whatever they come from, and even many have a spectrum that is not flat.
+
+    Reference: Page 1993, Average entropy of a subsystem: log a - a / 2b is the mean entropy of the spectrum of a
+    centred Gaussian sample, to the leading order.
+
+    >>> round(full_rank(65, 64), 4)  # 64 / sqrt(e), not 64
+    38.818
+    """
+    few, many = sorted((samples - 1, width))
+    return few * math.exp(-few / (2 * many))
 
 
 def rank_me(features: Float[Tensor, "sample dim"]) -> float:
@@ -69,9 +86,7 @@ def spread(features: Float[Tensor, "sample dim"]) -> float:
     >>> spread(torch.ones(4, 2))
     0.0
     """
-    unit = F.normalize(features.double(), dim=1)
-    deviation = unit.std(0, unbiased=False).mean() * features.shape[1] ** 0.5
-    return round(float(deviation), 4)
+    return round(float(batch.spread(features.double())), 4)
 
 
 def alignment(a: Float[Tensor, "sample dim"], b: Float[Tensor, "sample dim"]) -> float:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from glf.data.store import Images
-from glf.measure.geometry import effective_rank, spread
+from glf.measure.geometry import effective_rank, full_rank, spread
 from glf.measure.neighbours import weighted_neighbours
 from glf.nn.features import encode
 from glf.nn.memory import Clusters
@@ -22,6 +22,7 @@ from glf.train.module import Pretraining
 
 PROBE_K, PROBE_TEMPERATURE = 20, 0.07
 SHAPE_IMAGES = 2_000  # rank and spread need no more
+FIRST, KEPT = 5, 200  # records that stay at hand: the first ones, to compare with, and the last
 
 
 class Journal:
@@ -71,6 +72,7 @@ class Metrics(L.Callback):
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self.path, self.clock = path, clock
+        self.records: list[dict[str, Any]] = []
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if trainer.is_global_zero and self.path.exists():
@@ -78,6 +80,8 @@ class Metrics(L.Callback):
             lines = self.path.read_text().splitlines()
             kept = [line for line in lines if _step_of(line) <= trainer.global_step]
             self.path.write_text("".join(line + "\n" for line in kept))
+            for line in kept:
+                self._remember(json.loads(line))
 
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -92,6 +96,12 @@ class Metrics(L.Callback):
         line = {"step": trainer.global_step, "epoch": trainer.current_epoch, **values}
         with open(self.path, "a") as file:
             file.write(json.dumps(line) + "\n")
+        self._remember(line)
+
+    def _remember(self, record: dict[str, Any]) -> None:
+        self.records.append(record)
+        if len(self.records) > FIRST + KEPT:
+            del self.records[FIRST]
 
 
 def _step_of(line: str) -> float:
@@ -121,12 +131,11 @@ class Probe(L.Callback):
         self.latest = trainer.strategy.broadcast(self.latest)
 
     def measure(self, module: Pretraining) -> dict[str, float]:
-        """val/knn (weighted, k 20, temperature 0.07), val/rank, val/spread."""
+        """val/knn (weighted, k 20, temperature 0.07); val/rank, the val/full_rank to judge it by, val/spread."""
         if len(self.val) == 0:  # nothing held out: the cloud's shape can be judged on what was trained on
-            some = self._features(module, self.bank[:SHAPE_IMAGES])
-            return {"val/rank": effective_rank(some), "val/spread": spread(some)}
+            return _shape(self._features(module, self.bank[:SHAPE_IMAGES]))
         bank, val = (self._features(module, rows) for rows in (self.bank, self.val))
-        result = {"val/rank": effective_rank(val[:SHAPE_IMAGES]), "val/spread": spread(val[:SHAPE_IMAGES])}
+        result = _shape(val[:SHAPE_IMAGES])
         if self.images.labelled:
             labels, truth = (torch.from_numpy(self.images.targets[rows]) for rows in (self.bank, self.val))
             k = min(PROBE_K, len(bank))
@@ -138,6 +147,11 @@ class Probe(L.Callback):
         backbone = module.network.backbone
         batches = encode(backbone, self.images, rows=rows, size=module.image_size, device=module.device)
         return torch.from_numpy(np.concatenate(list(batches)))
+
+
+def _shape(features: torch.Tensor) -> dict[str, float]:
+    full = round(full_rank(*features.shape), 4)
+    return {"val/rank": effective_rank(features), "val/full_rank": full, "val/spread": spread(features)}
 
 
 class Refresh(L.Callback):

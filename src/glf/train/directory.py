@@ -14,9 +14,15 @@ LAST = Path("checkpoints") / "last.ckpt"
 # What a resumed run may set anew: none of it changes what is learnt.
 FREE = {
     "out", "resume", "overwrite", "dry_run", "device", "workers", "store", "root", "download", "keep", "save_every",
-    "compile",
+    "compile", "stop_when_sick",
 }  # fmt: skip
-_OF_THE_COMMAND = {"out", "resume", "overwrite", "dry_run"}  # say what this command does, not how the run is set up
+_OF_THE_COMMAND = {
+    "out",
+    "resume",
+    "overwrite",
+    "dry_run",
+    "stop_when_sick",
+}  # say what this command does, not how the run is set up
 
 
 def default_out(config: PretrainConfig) -> Path:

@@ -14,13 +14,15 @@ from glf.config import PretrainConfig
 from glf.data.augment import augment
 from glf.data.loader import EpochBatches
 from glf.data.views import View
+from glf.measure.batch import shape
 from glf.method import Method
 from glf.nn.network import Network
 from glf.nn.teacher import momentum_at
 from glf.objective import Objective, gradient_shares
 from glf.train import optim
 from glf.train.distributed import gather, rank, world_size
-from glf.types import Batch
+from glf.train.finite import FirstBad
+from glf.types import Batch, Loss
 
 
 class Pretraining(L.LightningModule):
@@ -46,6 +48,7 @@ class Pretraining(L.LightningModule):
         self.image_size, self.config, self.steps_per_epoch = image_size, config, steps_per_epoch
         self.make_loader = make_loader
         self.metrics: dict[str, Tensor] = {}  # of the last step, when it was one to log
+        self.first_bad = FirstBad()
 
     def train_dataloader(self) -> DataLoader[Batch]:
         loader = self.make_loader(rank(), world_size())
@@ -69,13 +72,26 @@ class Pretraining(L.LightningModule):
         embeddings = self.network(views)
         everyone = gather(embeddings)
         loss = self.objective(everyone)
+        self._watch(everyone.z, loss)
         self.metrics = {}
         if self.global_step % self.config.log_every == 0:
             shares = gradient_shares(loss, *(x for x in (embeddings.z, embeddings.maps) if x is not None))
-            self.metrics = {**loss.log(), **shares, **self.objective.diagnose(everyone)}
+            shares = {name: share for name, share in shares.items() if name[6:] not in self.objective.asleep}
+            self.metrics = {**loss.log(), **shares, **self.objective.diagnose(everyone), **shape(everyone)}
         total: Tensor = loss.total
         self.log("loss", total.detach(), on_step=False, on_epoch=True, batch_size=len(batch.row))
         return total
+
+    def _watch(self, z: Tensor, loss: Loss) -> None:
+        """Note whether z, the terms and the gradient at z are finite; the step is counted as metrics.jsonl does."""
+        step = self.global_step + 1
+        self.first_bad.note(step, {"z": z, **{k: v for k, v in loss.log().items() if k != "loss"}})
+        if (
+            z.requires_grad and self.config.precision != "16-mixed"
+        ):  # whose scaled gradients may overflow, and are skipped
+            z.register_hook(  # type: ignore[no-untyped-call]
+                lambda gradient: self.first_bad.note(step, {"gradient": gradient})
+            )
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
         if self.network.teacher is not None and self.method.teacher is not None:

@@ -1,10 +1,9 @@
 """From a configuration to a trained backbone in a run's directory."""
 
 import logging
-import shlex
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +30,14 @@ from glf.nn.prior import prior_rows
 from glf.nn.weights import FILE, load_weights, save_backbone
 from glf.train import directory
 from glf.train.callbacks import Bar, Checkpoints, Clock, Journal, Metrics, Probe, Refresh
+from glf.train.doctor import FILE as METRICS
+from glf.train.doctor import examine, read
 from glf.train.module import Pretraining
 from glf.train.optim import scaled_lr
+from glf.train.watch import Doctor, verdict
 from glf.types import Batch
 
 PROBE_BANK = 5_000  # the online probe's neighbours; evaluation proper uses the whole training set
-COLLAPSED = 0.05  # spread of unit features, relative to a uniform cloud, below which they are one point
 
 
 def pretrain(
@@ -44,7 +45,7 @@ def pretrain(
 ) -> dict[str, Any]:
     """Train; returns what result.json holds. See PretrainConfig for every setting.
 
-    ``callbacks`` are Lightning's, and come after our own.
+    ``callbacks`` are Lightning's, and come after our own. A run that the doctor stops ends in a SickError.
     """
     console = console or Console()
     config = directory.settle(config)
@@ -199,13 +200,14 @@ def _fit(
 ) -> dict[str, Any]:
     out = None if config.dry_run else config.out
     clock = Clock()
-    metrics = Metrics(out / "metrics.jsonl", clock) if out else None
+    metrics = Metrics(out / METRICS, clock) if out else None
     bank = train[draw(images.targets[train], min(len(train), PROBE_BANK), config.seed)]
     probe = Probe(images, bank, val, config.probe_every, metrics)
     callbacks: list[L.Callback] = [clock, Refresh(images, train), Bar(journal, clock, probe)]
     if out is not None and metrics is not None:
         checkpoints = Checkpoints(out / "checkpoints", probe, config.save_every, config.keep)
-        callbacks = [clock, Refresh(images, train), metrics, probe, checkpoints, Bar(journal, clock, probe)]
+        doctor = Doctor(metrics, journal, out, config.stop_when_sick)
+        callbacks = [clock, Refresh(images, train), metrics, doctor, probe, checkpoints, Bar(journal, clock, probe)]
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     for noise in (".*does not have many workers.*", ".*treespec, LeafSpec.*"):
         warnings.filterwarnings("ignore", noise)
@@ -238,6 +240,7 @@ def _fit(
         return {}
     save_backbone(module.network.backbone, out / FILE)
     final = probe.latest or probe.measure(module)
+    found = examine(read(out))
     (out / "skipped.txt").write_text("".join(f"{s.name}\t{s.why}\n" for s in images.skipped))
     content = result.update(
         out,
@@ -256,9 +259,10 @@ def _fit(
         backbone=module.network.backbone.describe(),
         training={**final, **clock.speed, "lr": scaled_lr(config)},
         evaluation=None,  # what there is, after --resume, was of other weights
+        doctor=[asdict(finding) for finding in found],
         **result.provenance(),
     )
-    _verdict(journal, final, out)
+    verdict(journal, final, found, out)
     return content
 
 
@@ -289,12 +293,3 @@ def _announce(
     )
     if not config.dry_run:
         journal(f"run       {config.out}")
-
-
-def _verdict(journal: Journal, final: dict[str, float], out: Path) -> None:
-    spread, rank = final["val/spread"], final["val/rank"]
-    if spread < COLLAPSED:
-        journal(f"collapsed: all features are nearly the same (spread {spread:g}, effective rank {rank:g})", "bold red")
-    else:
-        journal(f"not collapsed: effective rank {rank:g}, spread {spread:g} (1 is a uniform cloud, 0 a point)")
-    journal(f"backbone saved as {out / FILE}; judge it with: glf evaluate {shlex.quote(str(out))}")
