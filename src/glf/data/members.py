@@ -16,11 +16,9 @@ def members(path: Path) -> Iterator[tarfile.TarInfo]:
     """
     try:
         with tarfile.open(path, "r:") as tar, open(path, "rb") as file:
-            end = -1
             for member in tar:
-                if member.offset_data <= end:
-                    raise tarfile.ReadError(f"the member at byte {member.offset} leads back")
-                end = member.offset_data
+                if member.size < 0:
+                    raise tarfile.ReadError(f"the member at byte {member.offset} has a size below zero")
                 yield member
             file.seek(tar.offset)
             after = file.read(PADDING)
