@@ -227,12 +227,15 @@ def tar_of(images: Array, path: Path, change: Callable[[int, tarfile.TarInfo], N
     return path
 
 
-def test_a_sparse_member_is_listed(tmp_path: Path, fashion: Array) -> None:
+def test_sparse_members_and_links_are_listed_and_hidden_ones_are_not(tmp_path: Path, fashion: Array) -> None:
     def sparse(i: int, member: tarfile.TarInfo) -> None:
-        member.type = tarfile.GNUTYPE_SPARSE if i == 1 else tarfile.REGTYPE
+        kinds = {1: tarfile.GNUTYPE_SPARSE, 3: tarfile.SYMTYPE, 4: tarfile.SYMTYPE, 5: tarfile.DIRTYPE}
+        names = {4: ".thumbnails/4.png"}
+        member.type, member.name = kinds.get(i, tarfile.REGTYPE), names.get(i, member.name)
+        member.size = member.size if i < 3 else 0
 
-    images = load(str(tar_of(fashion[:3], tmp_path / "a.tar", sparse)))
-    assert listed(images.skipped) == {"1.png": "stored with holes, as a sparse file"}
+    images = load(str(tar_of(fashion[:6], tmp_path / "a.tar", sparse)))
+    assert listed(images.skipped) == {"1.png": "stored with holes, as a sparse file", "3.png": "a link, not a file"}
     np.testing.assert_array_equal(images.pixels[..., 0], fashion[[0, 2]])
 
 

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from glf.config import PretrainConfig
 from glf.train import directory
 from glf.train.run import pretrain
 
-Run = Callable[..., Path]
 HOLD = """
 import os, sys, time
 from pathlib import Path
@@ -41,21 +39,31 @@ def hold(out: Path, worker: float) -> subprocess.Popen[str]:
     return process
 
 
+def begun(out: Path, **settings: Any) -> Path:
+    """A run's directory as it is after its first epoch."""
+    config = directory.settle(PretrainConfig(out=out, **settings))
+    with directory.made(config) as made:
+        assert made == out
+        if not config.resume:
+            checkpoint.save({"epoch": 0}, out / directory.LAST)
+    return out
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="no locks")
-def test_another_process_is_named_until_it_is_killed(small_run: Run, tmp_path: Path) -> None:
-    run = small_run()
+def test_another_process_is_named_until_it_is_killed(tmp_path: Path) -> None:
+    run = begun(tmp_path / "run")
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     other = hold(run, worker=4)
     for how in ({"resume": True}, {"overwrite": True}, {}):
         with pytest.raises(BlockingIOError) as error:
-            small_run(**how)
+            begun(run, **how)
         assert error.match(rf"^another run is writing to {run}: process {other.pid} on \S+; wait .* another --out$")
     assert {path: path.read_bytes() for path in before} == before
     other.send_signal(signal.SIGKILL)
     other.wait()
     with pytest.raises(BlockingIOError), alone(run / directory.RUN, stopped=lambda: True):
         pass  # the worker still holds it
-    small_run(overwrite=True)
+    begun(run, overwrite=True)
     assert not directory._lock(run).exists()
 
 
@@ -81,16 +89,6 @@ def test_the_first_run_is_not_harmed_by_a_second(tmp_path: Path, console: Consol
     assert all(f"process {os.getpid()}" in told for told in second.told)
     assert checkpoint.load(tmp_path / "run" / directory.LAST)["epoch"] == 0
     assert not directory._lock(tmp_path / "run").exists()
-
-
-def begun(out: Path, **settings: Any) -> Path:
-    """A run's directory as it is after its first epoch."""
-    config = directory.settle(PretrainConfig(out=out, **settings))
-    with directory.made(config) as made:
-        assert made == out
-        if not config.resume:
-            checkpoint.save({"epoch": 0}, out / directory.LAST)
-    return out
 
 
 def test_a_directory_that_was_made_in_the_meantime_is_not_deleted(tmp_path: Path) -> None:

@@ -193,12 +193,13 @@ def _members(path: Path, size: int, stamp: int) -> tuple[tuple[Entry, ...], tupl
     missed: dict[str, Skipped] = {}
     for member in members(path):
         place = PurePosixPath(member.name)
-        if not _is_image(place.name) or place.name.startswith("."):
+        hidden = any(part.startswith(".") and part != ".." for part in place.parts)
+        if hidden or member.isdir() or not _is_image(place.name):
             continue
         why = why_passed_over(member)
         if why is not None:
             missed[member.name] = Skipped(member.name, why)
-        elif not any(part.startswith(".") for part in place.parts):
+        else:
             found[str(place)] = Entry(str(place), member.size, stamp, member.offset_data)
     entries = tuple(found.values())
     tops = {name.split("/")[0] if "/" in name else "" for name in found}
