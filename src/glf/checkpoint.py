@@ -18,8 +18,24 @@ def save(checkpoint: dict[str, Any], path: Path) -> None:
             torch.save({**checkpoint, "glf_schema": SCHEMA}, file)
             file.flush()
             os.fsync(file.fileno())
-    except OSError as error:
-        raise OSError(f"the checkpoint {path} could not be written ({error}); the one before it is intact") from error
+    except (OSError, RuntimeError) as error:
+        why = _cause(error)
+        if why is None:
+            raise
+        raise OSError(
+            f"the checkpoint {path} could not be written ({why}); the one before it is intact: make room there, or"
+            " whatever else it takes, and go on with --resume"
+        ) from error
+
+
+def _cause(error: BaseException | None) -> str | None:
+    """What the system said. torch's writer, unwinding after a failed write, replaces it by a complaint of its own."""
+    found = None
+    while error is not None:
+        if isinstance(error, OSError):
+            found = error.strerror or found or str(error)
+        error = error.__cause__ or error.__context__
+    return found
 
 
 def load(path: Path) -> dict[str, Any]:

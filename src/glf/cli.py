@@ -1,5 +1,6 @@
 """glf pretrain | evaluate | compare | verify | report | doctor | methods. Torch is imported only where it is needed."""
 
+import io
 import os
 import sys
 from typing import Annotated, Any
@@ -16,6 +17,7 @@ from glf.config import (
     ReportConfig,
     VerifyConfig,
 )
+from glf.printable import printable
 from glf.train.doctor import SickError
 
 
@@ -36,6 +38,9 @@ def commands(preset: PretrainConfig | None = None) -> Any:
 def main(arguments: list[str] | None = None) -> None:
     """The entry point. Mistakes of the caller end in one line and exit code 2; GLF_DEBUG=1 shows the traceback."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name that is no text should not cost what is said about it
+            stream.reconfigure(errors="backslashreplace")
     try:
         config: Any = tyro.cli(
             commands(_with_recipe(arguments)),
@@ -182,6 +187,7 @@ def _described(weight: float, term: Any) -> str:
 
 
 def _fail(message: str, code: int) -> None:
+    message = "\n".join(printable(line) for line in message.split("\n"))
     Console(stderr=True).print(f"[bold red]glf:[/] {_escape(message)}", highlight=False, soft_wrap=True)
     sys.exit(code)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import glf
-from glf.atomic import whole
+from glf.atomic import alone, whole
 
 SCHEMA = 1
 FILE = "result.json"
@@ -37,16 +37,17 @@ def command() -> str:
 def update(directory: Path, **sections: Any) -> dict[str, Any]:
     """Put sections into the run's result.json, atomically; those that are not named stay, and None takes one out."""
     path = directory / FILE
-    content = {**(read(directory) if path.exists() else {"schema": SCHEMA}), **sections}
-    content = {name: value for name, value in content.items() if value is not None}
-    write(path, json.dumps(content, indent=1) + "\n")
+    with alone(path):  # of two that add a section at once, neither loses the other's
+        content = {**(read(directory) if path.exists() else {"schema": SCHEMA}), **sections}
+        content = {name: value for name, value in content.items() if value is not None}
+        write(path, json.dumps(content, indent=1) + "\n")
     return content
 
 
 def write(path: Path, text: str) -> None:
-    """A text file, whole or not at all."""
+    """A text file, whole or not at all. Names that are no text are written as escapes."""
     with whole(path) as partial:
-        partial.write_text(text)
+        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def read(directory: Path) -> dict[str, Any]:

@@ -33,9 +33,9 @@ def decodings(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     """One element for every image that is decoded from now on."""
     decode, calls = shape.decode, list[int | None]()
 
-    def counted(data: bytes, *, side: int | None = None) -> Array:
+    def counted(data: bytes, *, side: int | None = None, least: int | None = None) -> Array:
         calls.append(side)
-        return decode(data, side=side)
+        return decode(data, side=side, least=least)
 
     monkeypatch.setattr(shape, "decode", counted)
     return calls

@@ -183,7 +183,7 @@ def test_a_tar_with_splits(tmp_path: Path, fashion: Array) -> None:
     assert test.classes == ("a", "b")
 
 
-def test_members_that_are_links_or_lead_outside_are_ignored(tmp_path: Path, fashion: Array) -> None:
+def test_members_that_are_links_or_lead_outside_are_listed(tmp_path: Path, fashion: Array) -> None:
     def add(out: tarfile.TarFile, name: str, pixels: Array) -> None:
         data = io.BytesIO()
         Image.fromarray(pixels).save(data, "PNG")
@@ -205,7 +205,13 @@ def test_members_that_are_links_or_lead_outside_are_ignored(tmp_path: Path, fash
     images = load(str(tar))
     np.testing.assert_array_equal(images.pixels[..., 0], fashion[:2])
     assert images.targets.tolist() == [0, 1]
-    assert images.skipped == ()
+    outside = "its name leads out of the tar"
+    assert dict(images.skipped) == {
+        "../up.png": outside,
+        "/etc/absolute.png": outside,
+        "a/../../up.png": outside,
+        "b/link.png": "no regular file",  # the last of three with that name
+    }
 
 
 def test_what_is_no_uncompressed_tar_is_refused(classes: Path, tmp_path: Path) -> None:

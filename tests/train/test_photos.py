@@ -1,7 +1,9 @@
 """A run on a folder of photographs is the same run, whether they are packed or decoded by the workers."""
 
+import io
 import json
 import multiprocessing
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,13 @@ import torch
 from rich.console import Console
 
 from glf import checkpoint
-from glf.config import EvaluateConfig
+from glf.config import EvaluateConfig, PretrainConfig
 from glf.data.files import Entry, Files
 from glf.data.lazy import ChangedFile
 from glf.evaluate.suite import evaluate
+from glf.report.page import write_report
 from glf.train import directory
+from glf.train.run import pretrain
 from photos import write_photos
 
 Run = Callable[..., Path]
@@ -100,3 +104,31 @@ def test_a_decoded_run_is_judged_without_a_pack(
         assert len(packs(tmp_path)) == (store == "pack")
     assert judged[0]["rows"] == judged[1]["rows"]
     assert (judged[0]["train"], judged[0]["test"]) == (20, 4)
+
+
+def test_names_that_are_no_text_reach_every_file_of_a_run(photos: dict[str, Any], tmp_path: Path) -> None:
+    """A class, a broken file and the folder itself have bytes and codes in their names; the console takes text only."""
+    data = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9\n\x1b[2J"))
+    Path(photos["data"]).rename(data)
+    (data / "boot").rename(data / os.fsdecode(b"b\xfft\x1b[1m"))
+    (data / "coat" / "two\nlines.jpg").touch()
+    shown = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="strict", write_through=True)
+    console = Console(file=shown, width=200)
+    config = PretrainConfig(**{**photos, "data": str(data)}, epochs=1, out=tmp_path / "run")
+    pretrain(config, console)
+    evaluate(EvaluateConfig(run=tmp_path / "run", suite=("knn",), references=False), console)
+    skipped = (tmp_path / "run" / "skipped.txt").read_text().splitlines()
+    assert [line.split(" ")[0] for line in skipped] == [
+        "b\\xfft\\x1b[1m/cut.jpg\timage",
+        "coat/empty.png\tempty",
+        "coat/text.jpg\tnot",
+        "coat/two\\nlines.jpg\tempty",
+    ]
+    printed = shown.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    assert "/caf\\xe9\\n\\x1b[2J: 20 images to train on" in printed
+    assert "files skipped: 4, first b\\xfft\\x1b[1m/cut.jpg: " in printed
+    assert "\x1b" not in printed
+    assert "\x1b" not in (tmp_path / "run" / "train.log").read_text()
+    found = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert os.fsencode(found["data"]["classes"][0]) == b"b\xfft\x1b[1m"
+    assert write_report(tmp_path / "run", tmp_path / "page.html") == 1

@@ -2,6 +2,8 @@
 
 import contextlib
 import io
+import math
+import threading
 import warnings
 from collections.abc import Iterator
 from functools import cache
@@ -26,37 +28,70 @@ EXTENSIONS = (
     ".avif",
     ".jp2",
 )
+TILE_WIDTH, TILE_HEIGHT, PHOTOMETRIC = 322, 323, 262  # TIFF's numbers for them
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
 
 
-def decode(data: bytes, *, side: int | None = None) -> NDArray[np.uint8]:
+LARGE = 2**24  # pixels from which on images are decoded one at a time, whatever the number of threads
+_one_at_a_time = threading.Lock()
+
+
+def decode(data: bytes, *, side: int | None = None, least: int | None = None) -> NDArray[np.uint8]:
     """Pixels (height, width, channel) of an image; with ``side``, of its central square resized to that.
 
     One channel if the image is grey, else three. EXIF orientation is applied, transparency becomes white,
-    16-bit grey is scaled to 8 bits, of an animation the first frame is taken. Raises whatever is wrong with
-    the bytes: PIL's plugins raise almost any exception on a broken file.
+    16-bit grey is scaled to 8 bits, of an animation the first frame is taken. A JPEG that has more than twice ``side``,
+    or more than twice ``least``, is decoded at a fraction of its size. Raises whatever is wrong with the bytes: PIL's
+    plugins raise almost any exception on a broken file.
     """
     if not data:
         raise ValueError("empty file")
-    try:
-        image: Image.Image = Image.open(io.BytesIO(data), formats=_formats())
-    except UnidentifiedImageError:  # its own message is the address of a buffer
-        raise ValueError(f"not an image in a format among {', '.join(_formats())}") from None
-    # PIL raises only at twice its limit and warns below that. A filter that turns warnings into errors is
-    # shared by all threads, so the limit is checked here.
-    if Image.MAX_IMAGE_PIXELS is not None and image.width * image.height > Image.MAX_IMAGE_PIXELS:
-        raise Image.DecompressionBombError(f"{image.width} x {image.height} pixels, more than {Image.MAX_IMAGE_PIXELS}")
-    if side is not None:
+    image = _opened(data)
+    full, wanted = image.size, side or least
+    if wanted is not None:
         # A JPEG is decoded at 1/2, 1/4 or 1/8 of its size when that leaves at least twice what is wanted, so
         # that the filter below still does the last halving and the result hardly differs.
-        image.draft(None, (2 * side, 2 * side))
-    image.load()
-    with contextlib.suppress(Exception):  # the pixels are fine: a broken EXIF block is no reason to lose them
-        ImageOps.exif_transpose(image, in_place=True)
-    image = _flat(image)
-    pixels = np.asarray(image)
-    pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
-    return pixels if side is None else _square(pixels, side)
+        image.draft(None, (2 * wanted, 2 * wanted))
+    _check_sizes(image, full)
+    with _one_at_a_time if _is_large(image, full) else contextlib.nullcontext():
+        image.load()
+        with contextlib.suppress(Exception):  # the pixels are fine: a broken EXIF block is no reason to lose them
+            ImageOps.exif_transpose(image, in_place=True)
+        image = _flat(image)
+        pixels = np.asarray(image)
+        pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
+        return pixels if side is None else _square(pixels, side)
+
+
+def _opened(data: bytes) -> Image.Image:
+    """The image's header."""
+    try:
+        return Image.open(io.BytesIO(data), formats=_formats())
+    except UnidentifiedImageError:  # its own message is the address of a buffer
+        raise ValueError(f"not an image in a format among {', '.join(_formats())}") from None
+    except Image.DecompressionBombError:  # its own message has another limit than ours below
+        raise ValueError(f"more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels") from None
+
+
+def _check_sizes(image: Image.Image, full: tuple[int, int]) -> None:
+    """Raises where decoding would take more memory than the largest image that is allowed: PIL's MAX_IMAGE_PIXELS.
+
+    PIL itself raises only at twice that and warns below. A filter that turns warnings into errors is shared by all
+    threads, so the limit is checked here. It is one of what is decoded: a JPEG's fraction counts, unless it is
+    progressive, because then its coefficients are held whole. A TIFF may claim tiles far larger than its image.
+    """
+    limit = Image.MAX_IMAGE_PIXELS
+    if limit is not None and math.prod(full if "progressive" in image.info else image.size) > limit:
+        raise ValueError(f"{full[0]} x {full[1]} pixels, more than {limit:,}")
+    tags = getattr(image, "tag_v2", {})
+    tile = tags.get(TILE_WIDTH, 0) * tags.get(TILE_HEIGHT, 0)
+    if tile > max(LARGE, math.prod(full)):
+        raise ValueError(f"tiles of {tile:,} pixels in an image of {math.prod(full):,}")
+
+
+def _is_large(image: Image.Image, full: tuple[int, int]) -> bool:
+    """Whether decoding takes so much memory that two at once may be too many; a JPEG's fraction may hide some."""
+    return max(math.prod(image.size), math.prod(full) // 4) > LARGE
 
 
 @contextlib.contextmanager
@@ -83,7 +118,7 @@ def _flat(image: Image.Image) -> Image.Image:
         return _eight_bits(image)
     grey = image.mode in ("1", "L", "LA")
     if image.mode in ("LA", "PA", "RGBA", "RGBa") or "transparency" in image.info:
-        image = image.convert("RGBA")
+        image = image if image.mode == "RGBA" else image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     mode = "L" if grey else "RGB"
     return image if image.mode == mode else image.convert(mode)
@@ -96,7 +131,12 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     low, high = values.min(), values.max()
     if not 0 <= low <= high <= top:
         raise ValueError(f"mode {image.mode} with values from {low} to {high}, expected 0 to {top}")
-    return Image.fromarray(np.rint(values * (255 / top)).astype(np.uint8))
+    grey = np.rint(values * (255 / top)).astype(np.uint8)
+    if getattr(image, "tag_v2", {}).get(PHOTOMETRIC) == 0:  # white is zero, which PIL minds only up to 8 bits
+        grey = 255 - grey
+    if "transparency" in image.info:
+        grey = np.where(values == image.info["transparency"], np.uint8(255), grey)
+    return Image.fromarray(grey)
 
 
 def _square(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:

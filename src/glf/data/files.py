@@ -1,7 +1,7 @@
 """The image files of a folder or a tar, with the split and the class that their place implies."""
 
 import os
-import tarfile
+import stat
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glf.data.decode import EXTENSIONS
-from glf.data.store import MissingSplit
+from glf.data.members import members, why_passed_over
+from glf.data.store import UNREAD, MissingSplit, Skipped
 
+LARGEST = 2**30  # bytes of a file; no image that is decoded takes as many, even without compression
 TEST_FOLDERS = ("test", "val", "valid", "validation")  # the first of these beside `train` is the test split
 
 
@@ -34,14 +36,27 @@ class Files:
     entries: Sequence[Entry]
     targets: NDArray[np.int64]  # (entry,), -1 where there is no label
     classes: tuple[str, ...]
+    missed: tuple[Skipped, ...] = ()  # what was found and cannot be an entry
 
     def read(self, entry: Entry) -> bytes:
         """The bytes of one file, opened anew each time: no shared position, so any thread may read."""
-        if entry.offset is None:
-            return (self.root / entry.name).read_bytes()
-        with self.root.open("rb", buffering=0) as tar:
-            tar.seek(entry.offset)
-            return tar.read(entry.size)
+        if entry.size > LARGEST:
+            raise ValueError(f"a file of {entry.size:,} bytes, more than {LARGEST:,}")
+        with self._place(entry).open("rb") as file:
+            file.seek(entry.offset or 0)
+            data = file.read(entry.size)
+            size = os.fstat(file.fileno()).st_size if entry.offset is None else len(data)
+        if not len(data) == size == entry.size:
+            raise OSError(f"it had {entry.size} bytes and has {size}")
+        return data
+
+    def check_unchanged(self, entry: Entry) -> None:
+        """Raises OSError where a file is no longer the one that was listed: its pixels would go by another's key."""
+        if os.stat(self._place(entry)).st_mtime_ns != entry.stamp:
+            raise OSError("it changed since it was listed")
+
+    def _place(self, entry: Entry) -> Path:
+        return self.root / entry.name if entry.offset is None else self.root
 
     def labelled(self, names: list[str], classes: list[str]) -> "Files":
         """The same files with a class name for each entry, numbered by their place in ``classes``."""
@@ -69,9 +84,12 @@ def find(path: Path, split: str, *, test_folders: Collection[str] = TEST_FOLDERS
         raise MissingSplit(f"{path} has no split {split!r}, it has {', '.join(prefixes)}")
     prefix = prefixes[split]
     entries = tuple(sorted(source.images(prefix)))
+    missed = tuple(sorted(source.missed))
     if not entries:
-        raise ValueError(f"no images in {path / prefix}: looked for {' '.join(EXTENSIONS)}")
-    files = Files(root=path, entries=entries, targets=np.full(len(entries), -1, np.int64), classes=())
+        beside = f" ({len(missed)} passed over, first {missed[0].line(': ')})" if missed else ""
+        raise ValueError(f"no images in {path / prefix}: looked for {' '.join(EXTENSIONS)}{beside}")
+    unlabelled = np.full(len(entries), -1, np.int64)
+    files = Files(root=path, entries=entries, targets=unlabelled, classes=(), missed=missed)
 
     inside = [entry.name[len(prefix) :].split("/") for entry in entries]
     groups = {split: {parts[0] for parts in inside if len(parts) > 1}}
@@ -92,10 +110,11 @@ class _Folder:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.missed: list[Skipped] = []  # what ``images`` could not look at
 
     def folders(self, prefix: str) -> set[str]:
         """The folders directly below."""
-        return {item.name for item in self._visible(prefix) if item.is_dir()}
+        return {item.name for item in self._visible(prefix) if _is_folder(item)}
 
     def groups(self, prefix: str) -> set[str]:
         """The folders directly below that hold an image somewhere; stops at the first of each."""
@@ -104,24 +123,46 @@ class _Folder:
     def images(self, prefix: str) -> Iterator[Entry]:
         """Every image below. Each folder is entered once, so a loop of symbolic links ends.
 
-        Real folders come first: a folder that is also linked to from elsewhere counts where it really is.
+        Real folders come first: a folder that is also linked to from elsewhere counts where it really is. What cannot
+        be looked at, or is gone by the time it is, becomes a part of ``missed``.
         """
         pending, links, seen = [prefix], list[str](), set[tuple[int, int]]()
         while pending or links:
             at = pending.pop() if pending else links.pop(0)
-            status = os.stat(self.root / at)
+            try:
+                status = os.stat(self.root / at)
+                items = self._visible(at)
+            except OSError as error:
+                self._miss(at, error)
+                continue
             if (status.st_dev, status.st_ino) in seen:
                 continue
             seen.add((status.st_dev, status.st_ino))
-            for item in self._visible(at):
-                if item.is_dir():
+            for item in items:
+                if _is_folder(item):
                     (links if item.is_symlink() else pending).append(f"{at}{item.name}/")
-                elif _is_image(item.name) and item.is_file():
-                    yield Entry(at + item.name, item.stat().st_size, item.stat().st_mtime_ns)
+                elif _is_image(item.name):
+                    try:
+                        status = item.stat()
+                    except OSError as error:  # a link to nowhere or to itself
+                        self._miss(at + item.name, error)
+                        continue
+                    if stat.S_ISREG(status.st_mode):
+                        yield Entry(at + item.name, status.st_size, status.st_mtime_ns)
 
     def _visible(self, prefix: str) -> list[os.DirEntry[str]]:
         with os.scandir(self.root / prefix) as items:
             return sorted((i for i in items if not i.name.startswith(".")), key=lambda item: item.name)
+
+    def _miss(self, name: str, error: OSError) -> None:
+        self.missed.append(Skipped(name, UNREAD + (error.strerror or str(error))))
+
+
+def _is_folder(item: os.DirEntry[str]) -> bool:
+    try:
+        return item.is_dir()
+    except OSError:  # a link that leads to itself, or through a folder that may not be entered
+        return False
 
 
 class _Tar:
@@ -129,7 +170,7 @@ class _Tar:
 
     def __init__(self, path: Path) -> None:
         status = path.stat()
-        self.entries = _members(path.resolve(), status.st_size, status.st_mtime_ns)
+        self.entries, self.missed = _members(path.resolve(), status.st_size, status.st_mtime_ns)
 
     def folders(self, prefix: str) -> set[str]:
         inside = (entry.name[len(prefix) :] for entry in self.images(prefix))
@@ -142,25 +183,26 @@ class _Tar:
 
 
 @lru_cache(maxsize=2)
-def _members(path: Path, size: int, stamp: int) -> tuple[Entry, ...]:
+def _members(path: Path, size: int, stamp: int) -> tuple[tuple[Entry, ...], tuple[Skipped, ...]]:
     """The images of a tar; remembered, because the two splits are usually loaded one after the other.
 
-    Links, names that leave the archive, and hidden files are passed over; of two members with one name the
-    later counts, as when unpacking. A single folder around everything is taken off, so that the tar of a
-    folder reads like the folder.
+    Hidden files are ignored; of two members with one name the later counts, as when unpacking. A single folder around
+    everything is taken off, so that the tar of a folder reads like the folder.
     """
     found: dict[str, Entry] = {}
-    try:
-        with tarfile.open(path, "r:") as tar:
-            for member in tar:
-                place = PurePosixPath(member.name)
-                hidden = any(part.startswith(".") for part in place.parts)  # ".." is hidden too
-                inside = not hidden and not place.is_absolute()
-                if inside and _is_image(place.name) and member.isreg() and not member.issparse():
-                    found[str(place)] = Entry(str(place), member.size, stamp, member.offset_data)
-    except tarfile.TarError as error:
-        raise ValueError(f"{path} cannot be read as an uncompressed tar: {error}") from error
+    missed: dict[str, Skipped] = {}
+    for member in members(path):
+        place = PurePosixPath(member.name)
+        hidden = any(part.startswith(".") and part != ".." for part in place.parts)
+        if hidden or member.isdir() or not _is_image(place.name):
+            continue
+        why = why_passed_over(member)
+        if why is not None:
+            missed[member.name] = Skipped(member.name, why)
+        else:
+            found[str(place)] = Entry(str(place), member.size, stamp, member.offset_data)
+    entries = tuple(found.values())
     tops = {name.split("/")[0] if "/" in name else "" for name in found}
     if len(tops) == 1 and not tops & {"", "train", *TEST_FOLDERS}:
-        return tuple(entry._replace(name=name.split("/", 1)[1]) for name, entry in found.items())
-    return tuple(found.values())
+        entries = tuple(entry._replace(name=entry.name.split("/", 1)[1]) for entry in entries)
+    return entries, tuple(missed.values())

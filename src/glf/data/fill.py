@@ -16,13 +16,12 @@ from glf.config import Store
 from glf.data.decode import quiet
 from glf.data.files import Entry, Files
 from glf.data.shape import Limits, Shape, decode_as, needed_shape, side_limits
-from glf.data.store import Skipped
+from glf.data.store import UNREAD, Skipped
 from glf.data.workers import MOST, cores
 
 CHUNK = 32  # files that a thread decodes in one go: enough to make the cost of a hand-over vanish
 ROOM = 0.8  # of the free disk that a store may take without being asked for
 BAR_FROM = 2000  # files from which on a progress bar is worth its lines
-UNREAD = "cannot be read: "  # begins the reason of a file that failed before it could be decoded
 
 
 class Filled(NamedTuple):
@@ -94,7 +93,7 @@ def _attempt(
                 continue
             skipped.append(result)
             if 2 * len(skipped) > count:
-                some = "".join(f"\n  {name}: {why}" for name, why in skipped[:5])
+                some = "".join(f"\n  {one.line(': ')}" for one in skipped[:5])
                 raise ValueError(f"more than half of the {count} image files in {files.root} are bad:{some}")
     assert shape is not None  # the first good image would have given one, and without any we have raised
     if out is not None:
@@ -113,11 +112,15 @@ def _decoded(
     for entry in entries:
         try:
             data = files.read(entry)
+            files.check_unchanged(entry)
         except OSError as error:
             results.append(Skipped(entry.name, UNREAD + (error.strerror or str(error))))
             continue
+        except ValueError as error:
+            results.append(Skipped(entry.name, str(error)))
+            continue
         try:
-            pixels = decode_as(data, shape)
+            pixels = decode_as(data, shape, limits)
         except Exception as error:  # PIL's plugins raise almost anything on a broken file
             results.append(Skipped(entry.name, str(error) or type(error).__name__))
             continue

@@ -13,6 +13,7 @@ from glf.data.decode import quiet
 from glf.data.files import Entry, Files
 from glf.data.shape import Shape, decode_as
 from glf.data.workers import MOST, cores
+from glf.printable import printable
 
 SHARE = 8  # images that make a thread worth its start
 
@@ -82,13 +83,10 @@ class Decoded:
         for row, pixels in zip(rows, out, strict=True):
             entry = self.files.entries[row]
             try:
-                data = self.files.read(entry)
-                if len(data) != entry.size:
-                    raise ValueError(f"it had {entry.size} bytes and has {len(data)}")
-                pixels[:] = decode_as(data, self.form)  # a grey image among colours fills all channels
+                pixels[:] = decode_as(self.files.read(entry), self.form)  # a grey one among colours fills all channels
             except Exception as error:  # PIL's plugins raise almost anything on a broken file
                 why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-                path = self.files.root / entry.name
+                path = printable(str(self.files.root / entry.name))
                 raise ChangedFile(f"{path} was an image when the data were checked and no longer is: {why}") from None
 
 

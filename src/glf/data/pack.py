@@ -12,16 +12,20 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from glf.atomic import whole
+from glf.atomic import whole, writing
 from glf.config import Store
 from glf.data.files import Files
-from glf.data.fill import UNREAD, fill, is_stored
+from glf.data.fill import fill, is_stored
 from glf.data.lazy import Decoded, Table
 from glf.data.shape import Shape, side_limits
-from glf.data.store import Skipped
+from glf.data.store import UNREAD, Skipped
 
-VERSION = 3  # raise it whenever the same files would be packed to other pixels
+VERSION = 4  # raise it whenever the same files would be packed to other pixels
 DAY = 24 * 60 * 60
+ADVICE = (
+    "make room there, set GLF_CACHE to a folder on another disk, or leave the images to be decoded at every epoch"
+    " (--store decode)"
+)
 
 
 class Held(NamedTuple):
@@ -65,9 +69,10 @@ def hold(files: Files, *, size: int | None = None, store: Store = "auto", progre
     _remove_leftovers(folder)
     path = folder / f"{resized}.{uuid.uuid4().hex}.tmp"  # a name of its own: two processes may be at it
     try:
-        shape, skipped, stored = fill(path, files, size=size, store=store, progress=progress)
+        with writing(folder, ADVICE):
+            shape, skipped, stored = fill(path, files, size=size, store=store, progress=progress)
         key = resized if shape.resized else native
-        with whole(folder / f"{key}.json") as note:  # first, so that a store never lacks its list
+        with whole(folder / f"{key}.json", ADVICE) as note:  # first, so that a store never lacks its list
             note.write_text(json.dumps({**shape._asdict(), "skipped": skipped}))
         if stored:
             os.replace(path, folder / f"{key}.npy")  # whole, or not at all
@@ -90,7 +95,7 @@ def pack_keys(files: Files, size: int | None) -> tuple[str, str]:
     for entry in files.entries[:: -(-len(files.entries) // 16)]:
         try:
             digest.update(hashlib.blake2b(files.read(entry)).digest())
-        except OSError:
+        except (OSError, ValueError):
             digest.update(b"unreadable")
     native, resized = digest.copy(), digest.copy()
     native.update(b"native")

@@ -35,9 +35,15 @@ def side_limits(size: int | None) -> Limits:
     return Limits(96 if size is None else full, full)
 
 
-def decode_as(data: bytes, shape: Shape | None) -> NDArray[np.uint8]:
-    """The image as a set of this shape has it, except that a grey one keeps its one channel."""
-    return decode(data, side=shape.side if shape is not None and shape.resized else None)
+def decode_as(data: bytes, shape: Shape | None, limits: Limits | None = None) -> NDArray[np.uint8]:
+    """The image as a set of this shape has it, except that a grey one keeps its one channel.
+
+    Within ``limits``, an image that does not fit the shape need not come in its full size: none that is kept is larger
+    than ``limits.full``.
+    """
+    if shape is not None and shape.resized:
+        return decode(data, side=shape.side)
+    return decode(data, least=limits.full if limits is not None else None)
 
 
 def needed_shape(pixels: NDArray[np.uint8], shape: Shape | None, limits: Limits) -> Shape:

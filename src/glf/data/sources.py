@@ -70,7 +70,7 @@ def load(
         found = _read_path(data, split)
     if isinstance(found, Files):
         pixels, rows, skipped, key = hold(found, size=size, store=store, progress=progress)
-        targets = found.targets[rows]
+        targets, skipped = found.targets[rows], (*found.missed, *skipped)
         if isinstance(pixels, np.ndarray):
             pixels = resident(pixels)
     else:

@@ -7,6 +7,8 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from glf.printable import printable
+
 BLOCK = 1024  # images hashed at a time, so that a memory-mapped array never has to fit in memory
 
 
@@ -17,11 +19,22 @@ class MissingSplit(LookupError):  # noqa: N818 (a fact about the data, not alway
     """The source has no such split; the message says which ones it has."""
 
 
+UNREAD = "cannot be read: "  # begins the reason of a file that failed before it could be decoded
+
+
 class Skipped(NamedTuple):
-    """A file that is no part of the data set because it could not be decoded."""
+    """A file that is no part of the data set because it could not be decoded, or a folder that could not be entered."""
 
     name: str
     why: str
+
+    def line(self, between: str = "\t") -> str:
+        r"""Both in a line that nothing in them can break; a backslash in the name is doubled, so that it can be undone.
+
+        >>> print(Skipped("a\nb.jpg", "empty file").line(": "))
+        a\nb.jpg: empty file
+        """
+        return printable(self.name.replace("\\", "\\\\")) + between + printable(self.why)
 
 
 @runtime_checkable

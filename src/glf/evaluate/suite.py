@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from torch import nn
 
@@ -21,6 +22,7 @@ from glf.evaluate.shape import geometry, theory
 from glf.evaluate.subject import Subject, by_name, subject
 from glf.heap import kept_memory
 from glf.nn.prior import Pixels
+from glf.printable import printable
 from glf.train.run import accelerator, torch_device
 
 # Each part of the suite: whether it needs labels, and what it makes of a case.
@@ -148,6 +150,9 @@ def _judged(case: Case) -> dict[str, Figure]:
 def _say_what_is_missing(judged: Subject, console: Console) -> None:
     """Labels that cannot be judged with, and classes that nobody could have learnt."""
     train, test = judged.train, judged.test
+    for skipped in {train.skipped, test.skipped} - {()}:
+        note = f"files skipped: {len(skipped):,}, first {skipped[0].line(': ')}"
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
     if not judged.labelled:
         why = "no images to judge on but those that were trained on"
         if not (train.labelled and test.labelled):
@@ -156,17 +161,19 @@ def _say_what_is_missing(judged: Subject, console: Console) -> None:
         return
     absent = np.setdiff1d(test.targets, train.targets)
     if len(absent):
-        names = ", ".join(train.classes[int(label)] for label in absent[:5]) + (", ..." if len(absent) > 5 else "")
+        names = printable(", ".join(train.classes[int(label)] for label in absent[:5]))
+        names += ", ..." if len(absent) > 5 else ""
         count = int(np.isin(test.targets, absent).sum())
-        console.print(f"absent from train, so never predicted: {names} ({count:,} test images)", highlight=False)
+        note = f"absent from train, so never predicted: {names} ({count:,} test images)"
+        console.print(note, highlight=False, markup=False)
 
 
 def _print(console: Console, found: dict[str, Any]) -> None:
     title = f"{found['data']}: {found['test']:,} images of the {found['split']} split, {found['train']:,} to learn from"
-    table = Table(title=title, title_justify="left")
+    table = Table(title=escape(printable(title)), title_justify="left")
     table.add_column("protocol")
     for name in found["rows"]:
-        table.add_column(name, justify="right")
+        table.add_column(escape(printable(name)), justify="right")
     for key, words in found["protocols"].items():
         table.add_row(words, *(_shown(found, name, key) for name in found["rows"]))
     console.print(table)

@@ -4,9 +4,8 @@ Rows are keyed by the data and by the weights, so that nothing stale is ever rea
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -34,26 +33,35 @@ def extract(
     path = cache / f"{label}-{images.key}-{fingerprint(encoder, size)}.npy"
     if not path.exists():
         batches = encode(encoder, images, size=size, device=device, batch_size=batch_size)
-        _write(batches, len(images), path, label)
+        write_rows(_shown(batches, len(images), label), len(images), path)
     # Copied on write: torch takes no array that it must not change, and nobody changes this one.
-    stored: np.ndarray = np.load(path, mmap_mode="c")
+    stored: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
     return stored
 
 
-def _write(batches: Iterator[np.ndarray], count: int, path: Path, label: str) -> None:
-    """Rows into a memory-mapped file, as they come, with a bar where there is a terminal."""
-    rows: np.memmap[Any, np.dtype[np.float32]] | None = None
-    start = 0
-    with whole(path) as partial, Progress(console=Console(stderr=True), transient=True) as bar:
+def write_rows(batches: Iterable[np.ndarray], count: int, path: Path) -> None:
+    """So many float32 rows into an .npy file, as they come.
+
+    Not through a memory map: where the disk is full, writing to one kills the process without a word.
+    """
+    with whole(path) as partial, open(partial, "wb") as file:
+        written = 0
+        for rows in batches:
+            if written == 0:
+                header = {"descr": "<f4", "fortran_order": False, "shape": (count, rows.shape[1])}
+                np.lib.format.write_array_header_1_0(file, header)
+            file.write(np.ascontiguousarray(rows, dtype="<f4").data)
+            written += len(rows)
+        assert written == count > 0, "images are never empty"
+
+
+def _shown(batches: Iterator[np.ndarray], count: int, label: str) -> Iterator[np.ndarray]:
+    """The same batches, with a bar where there is a terminal."""
+    with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=count)
-        for out in batches:
-            if rows is None:
-                rows = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float32, shape=(count, out.shape[1]))
-            rows[start : start + len(out)] = out
-            start += len(out)
-            bar.update(task, completed=start)
-        assert rows is not None, "images are never empty"
-        rows.flush()
+        for rows in batches:
+            yield rows
+            bar.advance(task, len(rows))
 
 
 def encode(

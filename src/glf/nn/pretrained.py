@@ -95,6 +95,8 @@ def _loaded(library: str, model: str, file: Path | None) -> nn.Module:
         import torchvision
 
         weights: Any = torchvision.models.get_model_weights(model).DEFAULT
+        # Once without executing anything: torchvision itself would unpickle whatever the file holds.
+        weights.get_state_dict(check_hash=True, weights_only=True)
         return without_classifier(torchvision.models.get_model(model, weights=weights))
     except Exception as error:  # each library raises whatever its download or its file does
         raise ValueError(

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glf.atomic import alone, whole
+from glf.atomic import alone
 from glf.config import nearest
 from glf.data.store import Images
-from glf.nn.features import extract
+from glf.nn.features import extract, write_rows
 from glf.nn.pretrained import pretrained
 from glf.nn.weights import load_backbone
 
@@ -90,9 +90,8 @@ def _reduced(rows: np.ndarray, width: int, cache: Path, spec: str) -> np.ndarray
         some = np.random.default_rng(0).permutation(len(rows))[:FIT_IMAGES]
         kept = min(width, *rows[some].shape)
         pca = PCA(kept, random_state=0).fit(np.asarray(rows[np.sort(some)], dtype=np.float32))
-        with whole(path) as partial, open(partial, "wb") as file:
-            np.save(file, pca.transform(np.asarray(rows, dtype=np.float32)).astype(np.float32))
-    reduced: np.ndarray = np.load(path, mmap_mode="r")
+        write_rows([pca.transform(np.asarray(rows, dtype=np.float32))], len(rows), path)
+    reduced: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
     return reduced
 
 

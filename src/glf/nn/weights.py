@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from glf.atomic import whole
@@ -21,8 +21,9 @@ _PREFIXES = ("module.", "network.student.0.body.", "student.0.body.", "backbone.
 def save_backbone(backbone: Backbone, path: Path) -> None:
     """The body's weights under their library's own names, and how to build it again in the file's metadata."""
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in backbone.body.state_dict().items()}
-    with whole(path) as partial:
-        save_file(state, partial, metadata={"format": "pt", "glf": json.dumps(backbone.describe())})
+    content = save(state, metadata={"format": "pt", "glf": json.dumps(backbone.describe())})
+    with whole(path) as partial:  # by ourselves: the library's own writer does not raise the system's error
+        partial.write_bytes(content)
 
 
 def load_backbone(path: Path) -> Backbone:
@@ -37,10 +38,19 @@ def load_backbone(path: Path) -> Backbone:
         raise ValueError(f"{file} is no safetensors file ({error})") from error
     if described is None:
         raise ValueError(f"{file} does not say which backbone it holds: it was not written by glf")
-    arguments: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(described).items()}
-    backbone = Backbone(**arguments)
+    backbone = _built(described, file)
     load_weights(backbone.body, file)
     return backbone
+
+
+def _built(described: str, file: Path) -> Backbone:
+    """The backbone that a file says it holds; what it says is checked as anything that comes from elsewhere."""
+    try:
+        given = json.loads(described).items()
+        arguments: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in given}
+        return Backbone(**arguments)
+    except (ValueError, TypeError, AttributeError, RuntimeError) as error:
+        raise ValueError(f"{file} describes no backbone that can be built ({error})") from error
 
 
 def load_weights(model: nn.Module, path: Path, *, by_order: bool = False) -> None:

@@ -12,17 +12,21 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from glf import result
+from glf.atomic import writing
 from glf.data.store import Images
 from glf.measure.geometry import effective_rank, full_rank, spread
 from glf.measure.neighbours import weighted_neighbours
 from glf.nn.features import encode
 from glf.nn.memory import Clusters
+from glf.printable import printable
 from glf.train.distributed import launched_rank
 from glf.train.module import Pretraining
 
 PROBE_K, PROBE_TEMPERATURE = 20, 0.07
 SHAPE_IMAGES = 2_000  # rank and spread need no more
 FIRST, KEPT = 5, 200  # records that stay at hand: the first ones, to compare with, and the last
+GO_ON = "make room there and go on with --resume"
 
 
 class Journal:
@@ -34,9 +38,10 @@ class Journal:
     def __call__(self, text: str, style: str = "") -> None:
         if launched_rank():
             return
+        text = printable(text)
         self.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
         if self.path is not None:
-            with open(self.path, "a") as file:
+            with writing(self.path, GO_ON), open(self.path, "a", encoding="utf-8") as file:
                 file.write(f"{datetime.now(timezone.utc).isoformat(timespec='seconds')} {text}\n")
 
 
@@ -79,7 +84,7 @@ class Metrics(L.Callback):
             # A resumed run goes on from its checkpoint: what was logged after it will be logged again.
             lines = self.path.read_text().splitlines()
             kept = [line for line in lines if _step_of(line) <= trainer.global_step]
-            self.path.write_text("".join(line + "\n" for line in kept))
+            result.write(self.path, "".join(line + "\n" for line in kept))
             for line in kept:
                 self._remember(json.loads(line))
 
@@ -94,7 +99,7 @@ class Metrics(L.Callback):
 
     def write(self, trainer: L.Trainer, values: dict[str, Any]) -> None:
         line = {"step": trainer.global_step, "epoch": trainer.current_epoch, **values}
-        with open(self.path, "a") as file:
+        with writing(self.path, GO_ON), open(self.path, "a") as file:
             file.write(json.dumps(line) + "\n")
         self._remember(line)
 

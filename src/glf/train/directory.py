@@ -2,15 +2,21 @@
 
 import json
 import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 
 from glf import checkpoint, result
+from glf.atomic import alone, holder, lock_of, remove_leftovers
 from glf.config import PretrainConfig, from_dict, to_dict
+from glf.data.store import Skipped
 from glf.train.distributed import launched_rank
 
 CONFIG = "config.json"
 LAST = Path("checkpoints") / "last.ckpt"
+SKIPPED = "skipped.txt"
+RUN = "run"  # what the lock is called after
 # What a resumed run may set anew: none of it changes what is learnt.
 FREE = {
     "out", "resume", "overwrite", "dry_run", "device", "workers", "store", "root", "download", "keep", "save_every",
@@ -39,6 +45,9 @@ def settle(config: PretrainConfig) -> PretrainConfig:
         raise ValueError("--resume goes on with a run and --overwrite deletes it: choose one")
     if config.dry_run:
         return config
+    if not launched_rank() and _lock(out).exists():
+        with _alone(out):  # or it is said at once that somebody else is there
+            pass
     if config.resume:
         return _resumed(config, out)
     if launched_rank():  # the first process chooses the directory and makes it; the others find it made
@@ -50,20 +59,65 @@ def settle(config: PretrainConfig) -> PretrainConfig:
     return config
 
 
-def make(config: PretrainConfig) -> Path:
-    """The directory on the disk, called when nothing else can be wrong any more; --overwrite deletes here."""
+@contextmanager
+def made(config: PretrainConfig) -> Iterator[Path | None]:
+    """The directory on the disk, and nobody else's as long as the block lasts; None for a dry run.
+
+    Called when nothing else can be wrong any more; --overwrite deletes here.
+    """
     out = config.out
     assert out is not None, "settle() chooses one"
-    if not config.resume and not launched_rank():
-        if _taken(out):
-            shutil.rmtree(out)
-        out.mkdir(parents=True, exist_ok=True)
-        write(out / CONFIG, config)
-    return out
+    if config.dry_run or launched_rank():  # the first process holds it for all
+        yield None if config.dry_run else out
+        return
+    with _alone(out):
+        if config.resume:
+            remove_leftovers(out)
+            remove_leftovers((out / LAST).parent)
+        else:
+            if _taken(out) and not config.overwrite:
+                raise ValueError(f"{out} was made by another run in the meantime: choose another --out")
+            _clear(out)
+            write(out / CONFIG, config)
+        yield out
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Nobody else trains into this directory. A killed run does not count, and neither do its workers, soon to end."""
+
+    def is_held() -> bool:
+        found = holder(out / RUN)
+        return found is None or found.may_live
+
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(alone(out / RUN, stopped=is_held))
+        except BlockingIOError:
+            found = holder(out / RUN)
+            who = f": process {found.process} on {found.machine}" if found else ""
+            raise BlockingIOError(
+                f"another run is writing to {out}{who}; wait until it has ended, or choose another --out"
+            ) from None
+        yield
+
+
+def _lock(out: Path) -> Path:
+    return lock_of(out / RUN)
 
 
 def _taken(out: Path) -> bool:
-    return out.exists() and (not out.is_dir() or any(out.iterdir()))
+    return out.exists() and (not out.is_dir() or any(item != _lock(out) for item in out.iterdir()))
+
+
+def _clear(out: Path) -> None:
+    """Deletes what is in the directory; the configuration last, without which it is no longer known as a run's."""
+    out.mkdir(parents=True, exist_ok=True)
+    for item in sorted(out.iterdir(), key=lambda item: item.name == CONFIG):
+        if item.is_dir() and not item.is_symlink():
+            shutil.rmtree(item)
+        elif item != _lock(out):
+            item.unlink()
 
 
 def saved_config(out: Path) -> PretrainConfig:
@@ -75,6 +129,12 @@ def saved_config(out: Path) -> PretrainConfig:
         return from_dict(PretrainConfig, json.loads(path.read_text()))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+
+
+def note_skipped(out: Path, skipped: Iterable[Skipped]) -> None:
+    """skipped.txt: a line for each file that is no part of the data, with a tab before the reason."""
+    if not launched_rank():
+        result.write(out / SKIPPED, "".join(f"{one.line()}\n" for one in skipped))
 
 
 def write(path: Path, config: PretrainConfig) -> None:

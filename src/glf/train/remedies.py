@@ -46,7 +46,7 @@ REMEDIES = {
         "a weight of zero, an input without gradient, a hinge that was never active, or rows of ADC that are flat or"
         " one-hot",
         "its weight (--nu for dcm, --upsilon for lpm, --options for the method's own; see glf methods NAME); for dcm"
-        " and lpm --reading calibrated and --effective-dim 16, and a look at entropy/dat; or a method without it",
+        " and lpm --reading calibrated and --effective-dim 8, and a look at entropy/dat; or a method without it",
     ),
     "dominating term": Remedy(
         "weights that do not suit each other, or a term whose value runs away",

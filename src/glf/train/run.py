@@ -110,10 +110,11 @@ def pretrain(
         steps_per_epoch=len(train) // config.batch_size,
         make_loader=make_loader,
     )
-    out = None if config.dry_run else directory.make(config)  # nothing can be wrong any more
-    journal = Journal(console, out / "train.log" if out else None)
-    _announce(journal, config, images, train, val, module, workers)
-    with kept_memory(device == "cpu"):
+    with directory.made(config) as out, kept_memory(device == "cpu"):  # nothing can be wrong any more
+        journal = Journal(console, out / "train.log" if out else None)
+        if out is not None:
+            directory.note_skipped(out, images.skipped)
+        _announce(journal, config, images, train, val, module, workers)
         return _fit(config, module, images, train, val, journal, callbacks)
 
 
@@ -241,7 +242,6 @@ def _fit(
     save_backbone(module.network.backbone, out / FILE)
     final = probe.latest or probe.measure(module)
     found = examine(read(out))
-    (out / "skipped.txt").write_text("".join(f"{s.name}\t{s.why}\n" for s in images.skipped))
     content = result.update(
         out,
         kind="pretrain",

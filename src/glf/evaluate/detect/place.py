@@ -1,10 +1,11 @@
 """Files by name, in a folder or in a tar, so that every layout can be read from either."""
 
 import os
-import tarfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
+
+from glf.data.members import members, why_passed_over
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,13 @@ class Place:
 
     def _listed(self) -> dict[str, tuple[int, int] | None]:
         found: dict[str, tuple[int, int] | None] = {}
+        seen: set[tuple[int, int]] = set()
         for folder, folders, files in os.walk(self.path, followlinks=True):
+            status = os.stat(folder)
+            if (status.st_dev, status.st_ino) in seen:  # a loop of links
+                folders.clear()
+                continue
+            seen.add((status.st_dev, status.st_ino))
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             inside = Path(folder).relative_to(self.path)
             found |= {(inside / name).as_posix(): None for name in files if not name.startswith(".")}
@@ -54,13 +61,8 @@ class Place:
 
     def _members(self) -> dict[str, tuple[int, int] | None]:
         found: dict[str, tuple[int, int] | None] = {}
-        try:
-            with tarfile.open(self.path, "r:") as tar:
-                for member in tar:
-                    place = PurePosixPath(member.name)
-                    hidden = place.is_absolute() or any(part.startswith(".") for part in place.parts)
-                    if member.isreg() and not member.issparse() and not hidden:
-                        found[str(place)] = (member.offset_data, member.size)
-        except tarfile.TarError as error:
-            raise ValueError(f"{self.path} cannot be read as an uncompressed tar: {error}") from error
+        for member in members(self.path):
+            place = PurePosixPath(member.name)
+            if why_passed_over(member) is None and not any(part.startswith(".") for part in place.parts):
+                found[str(place)] = (member.offset_data, member.size)
         return found

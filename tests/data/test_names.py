@@ -1,0 +1,331 @@
+"""Folders and tars as they come: changing while they are read, linked in circles, with any name, deep, damaged."""
+
+import io
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from glf.config import Store
+from glf.data.files import find
+from glf.data.members import members
+from glf.data.pack import hold
+from glf.data.sources import load
+from glf.data.store import Skipped
+from machine import unprivileged
+
+Array = NDArray[np.uint8]
+STORES = pytest.mark.parametrize("store", ["pack", "decode"])
+NASTY = (
+    b"caf\xe9.png",
+    b"two\nlines.png",
+    b"\x1b[2Jclear.png",
+    b"tab\t.png",
+    b"back\\slash.png",
+    "\u202egnp.png".encode(),
+)
+
+
+def listed(skipped: tuple[Skipped, ...]) -> dict[str, str]:
+    return dict(skipped)
+
+
+# --- between listing and reading
+
+
+@STORES
+def test_files_that_go_after_they_were_listed(classes: Path, store: Store) -> None:
+    files = find(classes, "train")
+    (classes / "boot" / "1.png").unlink()
+    shutil.rmtree(classes / "dress")
+    held = hold(files, store=store)
+    gone = "cannot be read: No such file or directory"
+    assert listed(held.skipped) == {"boot/1.png": gone} | {f"dress/{i}.png": gone for i in range(4)}
+    assert held.pixels[:].shape == (7, 28, 28, 1)
+    after = load(str(classes), store=store)
+    assert after.skipped == ()
+    assert len(after) == 7
+    assert after.key != held.key
+
+
+@STORES
+def test_files_that_are_replaced_after_they_were_listed(classes: Path, fashion: Array, store: Store) -> None:
+    """By one of the same length, as formats without compression make it: only the time tells."""
+    for path in classes.rglob("*.png"):
+        Image.open(path).save(path.with_suffix(".bmp"))
+        path.unlink()
+    files = find(classes, "train")
+    other = classes / "coat" / "2.bmp"
+    size = other.stat().st_size
+    Image.fromarray(fashion[99]).save(other)
+    assert other.stat().st_size == size
+    held = hold(files, store=store)
+    assert listed(held.skipped) == {"coat/2.bmp": "cannot be read: it changed since it was listed"}
+    np.testing.assert_array_equal(held.pixels[:][..., 0], np.delete(fashion[:12], 6, axis=0))
+    anew = load(str(classes), store=store)
+    assert anew.skipped == ()
+    assert anew.key != held.key
+    np.testing.assert_array_equal(anew.pixels[6:7][..., 0], fashion[99:100])
+    (classes / "coat" / "3.bmp").write_bytes(other.read_bytes() + b"more")
+    files = find(classes, "train")
+    (classes / "coat" / "3.bmp").write_bytes(other.read_bytes())
+    why = f"cannot be read: it had {size + 4} bytes and has {size}"
+    assert listed(hold(files, store=store).skipped) == {"coat/3.bmp": why}
+
+
+def test_a_replaced_file_never_gets_the_first_ones_key(classes: Path, fashion: Array, tmp_path: Path) -> None:
+    """Listed, replaced, packed, put back: the pixels of the replacement must not come from the cache."""
+    first = classes / "boot" / "0.png"
+    kept, stamp = first.read_bytes(), first.stat().st_mtime_ns
+    files = find(classes, "train")
+    Image.fromarray(fashion[99]).save(first, compress_level=0)
+    larger = first.read_bytes()
+    assert len(larger) > len(kept)
+    first.write_bytes(larger[: len(kept)])  # of the same length; broken, which matters as little
+    assert listed(hold(files).skipped) == {"boot/0.png": "cannot be read: it changed since it was listed"}
+    first.write_bytes(kept)
+    os.utime(first, ns=(stamp, stamp))
+    images = load(str(classes))
+    assert images.skipped == ()
+    np.testing.assert_array_equal(images.pixels[0, ..., 0], fashion[0])
+
+
+@STORES
+def test_a_tar_that_is_replaced_while_it_is_read(classes: Path, tmp_path: Path, store: Store) -> None:
+    tar = tmp_path / "a.tar"
+    with tarfile.open(tar, "w") as out:
+        out.add(classes, arcname="photos")
+    files = find(tar, "train")
+    tar.write_bytes(tar.read_bytes()[:3000])
+    with pytest.raises(ValueError, match=r"more than half of the 12 .*bad:\n  boot/0\.png: cannot be read: "):
+        hold(files, store=store)
+
+
+# --- what cannot be looked at
+
+
+def test_links_that_lead_in_circles_or_nowhere(classes: Path, fashion: Array) -> None:
+    (classes / "boot" / "self.png").symlink_to("self.png")
+    (classes / "boot" / "a.png").symlink_to("b.png")
+    (classes / "boot" / "b.png").symlink_to("a.png")
+    (classes / "boot" / "nowhere.png").symlink_to("nothing.png")
+    (classes / "circle").symlink_to("circle")
+    (classes / "boot" / "deeper").mkdir()
+    (classes / "boot" / "deeper" / "up").symlink_to(classes)
+    os.mkfifo(classes / "boot" / "pipe.png")  # would be waited for
+    images = load(str(classes))
+    assert len(images) == 12
+    circle, nothing = (f"cannot be read: {words}" for words in ("Too many levels of symbolic links", "No such file or"))
+    why = listed(images.skipped)
+    assert list(why) == [f"boot/{name}.png" for name in ("a", "b", "nowhere", "self")]
+    assert all(why[f"boot/{name}.png"] == circle for name in ("a", "b", "self"))
+    assert why["boot/nowhere.png"].startswith(nothing)
+
+
+def test_very_deep_folders(classes: Path, fashion: Array) -> None:
+    deep = classes / "boot" / "/".join("d" * 300)
+    deep.mkdir(parents=True)
+    Image.fromarray(fashion[50]).save(deep / "deep.png")
+    assert len(load(str(classes))) == 13
+    here = os.open(classes / "coat", os.O_RDONLY)
+    for _ in range(20):  # longer than any path can be
+        os.mkdir("e" * 250, dir_fd=here)
+        here, above = os.open("e" * 250, os.O_RDONLY, dir_fd=here), here
+        os.close(above)
+    os.close(here)
+    images = load(str(classes))
+    assert len(images) == 13
+    (skipped,) = images.skipped
+    assert skipped.name.startswith("coat/eee")
+    assert skipped.why == "cannot be read: File name too long"
+
+
+FORBIDDEN = """
+import json, sys
+from glf.data.sources import load
+for store in ("pack", "decode"):
+    images = load(sys.argv[1], store=store)
+    print(json.dumps([len(images.pixels[:]), images.skipped]))
+try:
+    load(sys.argv[1] + "/dress")
+except OSError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="root reads everything elsewhere")
+def test_what_may_not_be_read_is_listed(classes: Path) -> None:
+    (classes / "boot" / "1.png").chmod(0)
+    (classes / "dress").chmod(0)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", FORBIDDEN, str(classes)], capture_output=True, text=True, preexec_fn=unprivileged
+        )
+    finally:
+        (classes / "dress").chmod(0o700)
+    assert done.returncode == 0, done.stderr
+    denied = "cannot be read: Permission denied"
+    *loaded, refused = done.stdout.splitlines()
+    assert [json.loads(line) for line in loaded] == [[7, [["dress/", denied], ["boot/1.png", denied]]]] * 2
+    assert refused.startswith(f"[Errno 13] Permission denied: '{classes}/dress")
+
+
+# --- any name
+
+
+@STORES
+def test_any_name_is_loaded_listed_and_shown_in_one_line(classes: Path, fashion: Array, store: Store) -> None:
+    folder = os.fsencode(classes / "boot")
+    for name in NASTY:
+        with open(os.path.join(folder, name), "wb") as file:
+            Image.fromarray(fashion[50]).save(file, "PNG")
+        with open(os.path.join(folder, b"bad" + name), "wb"):
+            pass
+    images = load(str(classes), store=store)
+    assert len(images.pixels[:]) == 12 + len(NASTY)
+    assert {os.fsencode(one.name) for one in images.skipped} == {b"boot/bad" + name for name in NASTY}
+    lines = [one.line() for one in images.skipped]
+    assert sorted(lines) == sorted(
+        f"boot/bad{name}.png\tempty file" if name != "reverse" else "boot/bad\\xe2\\x80\\xaegnp.png\tempty file"
+        for name in ("caf\\xe9", "two\\nlines", "\\x1b[2Jclear", "tab\\t", "back\\\\slash", "reverse")
+    )
+    assert all(line.replace("\t", "", 1).isprintable() for line in lines)
+    "".join(lines).encode()  # text again
+    assert load(str(classes), store=store).skipped == images.skipped  # as the cache remembers them
+
+
+def test_an_error_shows_names_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "a\n\x1b[2J.png").touch()
+    with pytest.raises(ValueError, match=r"are bad:\n  a\\n\\x1b\[2J\.png: empty file$"):
+        load(str(tmp_path / "set"))
+
+
+# --- tars
+
+
+def tar_of(images: Array, path: Path, change: Callable[[int, tarfile.TarInfo], None] = lambda i, m: None) -> Path:
+    with tarfile.open(path, "w") as out:
+        for i, pixels in enumerate(images):
+            data = io.BytesIO()
+            Image.fromarray(pixels).save(data, "PNG")
+            member = tarfile.TarInfo(f"{i}.png")
+            member.size = data.tell()
+            change(i, member)
+            out.addfile(member, io.BytesIO(data.getvalue()))
+    return path
+
+
+def test_sparse_members_and_links_are_listed_and_hidden_ones_are_not(tmp_path: Path, fashion: Array) -> None:
+    def sparse(i: int, member: tarfile.TarInfo) -> None:
+        kinds = {1: tarfile.GNUTYPE_SPARSE, 3: tarfile.SYMTYPE, 4: tarfile.SYMTYPE, 5: tarfile.DIRTYPE}
+        names = {4: ".thumbnails/4.png"}
+        member.type, member.name = kinds.get(i, tarfile.REGTYPE), names.get(i, member.name)
+        member.size = member.size if i < 3 else 0
+
+    images = load(str(tar_of(fashion[:6], tmp_path / "a.tar", sparse)))
+    assert listed(images.skipped) == {"1.png": "stored with holes, as a sparse file", "3.png": "a link, not a file"}
+    np.testing.assert_array_equal(images.pixels[..., 0], fashion[[0, 2]])
+
+
+def test_a_cut_tar_is_refused_wherever_it_is_cut(tmp_path: Path, fashion: Array) -> None:
+    tar = tar_of(fashion[:4], tmp_path / "whole.tar")
+    data, cut = tar.read_bytes(), tmp_path / "cut.tar"
+    end = data.rstrip(b"\0")
+    marks = -(-len(end) // 512) * 512 + 512  # one block of zeros is enough of an end
+    for place in [*range(0, len(data), 512), *range(100, marks, 777)]:
+        cut.write_bytes(data[:place])
+        if place < marks:
+            with pytest.raises(ValueError, match=r"cut\.tar cannot be read as an uncompressed tar: \S"):
+                load(str(cut))
+        else:
+            assert len(load(str(cut))) == 4
+
+
+def test_a_tar_that_is_damaged_inside_does_not_end_there(tmp_path: Path, fashion: Array) -> None:
+    tar = tar_of(fashion[:4], tmp_path / "a.tar")
+    data = bytearray(tar.read_bytes())
+    third = [member.offset for member in members(tar)][2]
+    data[third + 10] ^= 1
+    tar.write_bytes(data)
+    with pytest.raises(ValueError, match=f"damaged at byte {third}$"):
+        load(str(tar))
+    both = tmp_path / "both.tar"
+    both.write_bytes(tar_of(fashion[:4], tmp_path / "b.tar").read_bytes() * 2)
+    with pytest.raises(ValueError, match="goes on after its end at byte"):
+        load(str(both))
+
+
+@pytest.fixture
+def hurried() -> Iterator[None]:
+    """Whoever takes longer than a minute is stuck."""
+
+    def stuck(*_: object) -> None:
+        raise AssertionError("stuck")
+
+    before = signal.signal(signal.SIGALRM, stuck)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_size_below_zero_does_not_lead_back_for_ever(tmp_path: Path) -> None:
+    for size in (-512, -1024, -5000):
+        tar = tmp_path / "a.tar"
+        with tarfile.open(tar, "w", format=tarfile.GNU_FORMAT) as out:
+            for i in range(4):
+                member = tarfile.TarInfo(f"{i}.png")
+                member.size = size if i == 2 else 0
+                out.addfile(member)
+        with pytest.raises(ValueError, match=r"a\.tar cannot be read .* the member at byte 1024 has a size below zero"):
+            load(str(tar))
+
+
+@pytest.mark.usefixtures("hurried")
+def test_damaged_tars_are_read_or_refused(tmp_path: Path, fashion: Array) -> None:
+    data = tar_of(fashion[:6], tmp_path / "a.tar").read_bytes()
+    headers = [member.offset for member in members(tmp_path / "a.tar")]
+    rng, outcomes = random.Random(0), {"read": 0, "refused": 0}
+    for _ in range(300):
+        changed = bytearray(data)
+        for _ in range(rng.choice((1, 1, 3, 20))):
+            changed[rng.choice(headers) + rng.randrange(512)] = rng.randrange(256)
+        if rng.random() < 0.5:  # a right sum, so that the rest of the header is believed
+            for start in headers:
+                block = changed[start : start + 512]
+                total = sum(block[:148]) + 8 * 32 + sum(block[156:])
+                changed[start + 148 : start + 156] = b"%06o\0 " % total
+        (tmp_path / "b.tar").write_bytes(changed)
+        try:
+            found = find(tmp_path / "b.tar", "train")
+            outcomes["read"] += 1
+            assert len(found.entries) <= 6
+        except ValueError:
+            outcomes["refused"] += 1
+    assert min(outcomes.values()) > 30
+
+
+def test_boxes_of_a_folder_with_links_in_circles(tmp_path: Path) -> None:
+    from glf.evaluate.detect.place import Place
+
+    for name in ("a", "b", "c"):
+        (tmp_path / "set" / name).mkdir(parents=True)
+        (tmp_path / "set" / name / "1.txt").touch()
+    for name in ("a", "b", "c"):
+        for other in ("a", "b", "c"):
+            (tmp_path / "set" / name / f"to-{other}").symlink_to(tmp_path / "set" / other)
+    assert {Path(name).name for name in Place(path=tmp_path / "set").files} == {"1.txt"}
+    assert len(Place(path=tmp_path / "set").files) == 3

@@ -1,0 +1,166 @@
+"""A disk that is full: what was there stays whole, nothing half-written is left, and one line says what to do."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+from torch import nn
+
+from glf import checkpoint, result
+from glf.config import PretrainConfig
+from glf.data.sources import load
+from glf.nn.backbone import Backbone
+from glf.nn.features import extract
+from glf.nn.prior import prior_rows
+from glf.nn.weights import save_backbone
+from glf.train import directory
+from glf.train.callbacks import Journal
+from glf.train.run import pretrain
+from machine import files_up_to, on_a_small_disk
+
+LIMIT = 50_000  # bytes of a file
+
+
+def write_checkpoint(folder: Path) -> None:
+    checkpoint.save({"x": torch.zeros(100, 1000), "y": [torch.zeros(10)] * 50}, folder / "a.ckpt")
+
+
+def write_backbone(folder: Path) -> None:
+    save_backbone(Backbone("small_resnet", channels=1, image_size=28), folder / "backbone.safetensors")
+
+
+def write_result(folder: Path) -> None:
+    result.update(folder, numbers=list(range(LIMIT)))
+
+
+def write_features(folder: Path) -> None:
+    extract(nn.Flatten(), load("fashion-mini", "test").select(np.arange(40)), cache=folder)
+
+
+WRITERS = {
+    "checkpoint": (write_checkpoint, "go on with --resume"),
+    "backbone": (write_backbone, "make room there"),
+    "result": (write_result, "make room there"),
+    "features": (write_features, "make room there"),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_what_was_there_stays_and_nothing_half_written_is_left(name: str, tmp_path: Path) -> None:
+    write, advice = WRITERS[name]
+    (tmp_path / "a.ckpt").write_bytes(b"the one before")
+    (tmp_path / "result.json").write_text('{"schema": 1}')
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with files_up_to(LIMIT), pytest.raises(OSError, match=r"could not be written \(File too large\)") as error:
+        write(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert advice in str(error.value)
+    assert "\n" not in str(error.value)
+    assert str(tmp_path) in str(error.value)
+    write(tmp_path)  # with room again
+
+
+def test_the_reduced_prior(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    with files_up_to(LIMIT), pytest.raises(OSError, match=r"prior-\w+\.npy could not be written \(File too large\)"):
+        _prior(tmp_path)
+    assert list((tmp_path / "cache").iterdir()) == []
+    assert _prior(tmp_path).shape == (300, 64)
+
+
+def _prior(tmp_path: Path) -> np.ndarray:
+    """Rows of one byte each go in, and of four come out."""
+    few = load("fashion-mini", "test").select(np.arange(300))
+    np.save(tmp_path / "rows.npy", few.pixels.reshape(300, -1)[:, 300:400])
+    return prior_rows(f"file:{tmp_path / 'rows.npy'}", few, cache=tmp_path / "cache", width=64)
+
+
+@pytest.mark.parametrize("store", ["pack", "auto"])
+def test_the_packed_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str) -> None:
+    monkeypatch.setenv("GLF_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "set").mkdir()
+    for i, pixels in enumerate(load("fashion-mini", "test").pixels[:100, :, :, 0]):
+        Image.fromarray(pixels).save(tmp_path / "set" / f"{i}.png")
+    with (
+        files_up_to(LIMIT),
+        pytest.raises(OSError, match=r"could not be written \(File too large\): make room") as error,
+    ):
+        load(str(tmp_path / "set"), store=store)  # type: ignore[arg-type]
+    assert all(words in str(error.value) for words in ("GLF_CACHE", "--store decode", str(tmp_path / "cache")))
+    assert list((tmp_path / "cache" / "images").iterdir()) == []
+    with files_up_to(LIMIT):
+        assert len(load(str(tmp_path / "set"), store="decode")) == 100
+    assert len(load(str(tmp_path / "set"), store=store)) == 100  # type: ignore[arg-type]
+
+
+def test_the_log_names_itself(tmp_path: Path, console: Console) -> None:
+    journal = Journal(console, tmp_path / "train.log")
+    journal("a line")
+    with files_up_to(60), pytest.raises(OSError, match=r"train\.log could not be written .* go on with --resume"):
+        journal("another line " * 10)
+
+
+class Fills(L.Callback):
+    """From the second epoch on, files cannot be as large as a checkpoint is."""
+
+    def __init__(self) -> None:
+        self.limit = files_up_to(1_000_000)
+
+    def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if trainer.current_epoch == 1:
+            self.limit.__enter__()
+
+    def on_exception(self, trainer: L.Trainer, module: L.LightningModule, exception: BaseException) -> None:
+        self.limit.__exit__(None, None, None)
+
+
+def test_a_run_ends_in_one_line_and_goes_on_when_there_is_room(
+    small_run: Callable[..., Path], tmp_path: Path, console: Console
+) -> None:
+    config = PretrainConfig(limit=160, batch_size=64, epochs=2, val_images=32, log_every=1, out=tmp_path / "full")
+    with pytest.raises(OSError, match=r"checkpoint .*last\.ckpt could not be written \(File too large\)") as error:
+        pretrain(config, console, callbacks=[Fills()])
+    assert "\n" not in str(error.value)
+    assert "intact: make room there" in str(error.value)
+    out = tmp_path / "full"
+    assert checkpoint.load(out / directory.LAST)["epoch"] == 0
+    assert not [path for path in out.rglob(".*") if path.is_file()], "neither half a checkpoint nor a lock"
+    small_run(out=out, resume=True, epochs=2)
+    assert checkpoint.load(out / directory.LAST)["epoch"] == 1
+    assert result.read(out)["training"]["val/rank"] > 0
+
+
+SMALL_DISK = """
+import sys
+from pathlib import Path
+import numpy as np, torch
+from glf import checkpoint
+from glf.data.sources import load
+from glf.nn.features import extract
+
+disk = Path(sys.argv[1])
+checkpoint.save({"n": 1}, disk / "a.ckpt")
+for write in (
+    lambda: checkpoint.save({"x": torch.randn(1000, 1000), "y": [torch.randn(1000)] * 9}, disk / "a.ckpt"),
+    lambda: extract(torch.nn.Flatten(), load("fashion-mini"), cache=disk),
+):
+    try:
+        write()
+    except OSError as error:
+        print(error)
+print(checkpoint.load(disk / "a.ckpt")["n"], [path.name for path in disk.iterdir()])
+"""
+
+
+def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
+    """torch's writer raises its own error there, and a memory map would end the process by a signal."""
+    (tmp_path / "disk").mkdir()
+    saved, extracted, left = on_a_small_disk(SMALL_DISK, tmp_path / "disk", "1m").splitlines()
+    assert "a.ckpt could not be written (No space left on device); the one before it is intact" in saved
+    assert ".npy could not be written (No space left on device): make room there" in extracted
+    assert left == "1 ['a.ckpt']"
