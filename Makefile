@@ -6,6 +6,8 @@ IMAGES ?=
 PHOTOS ?=
 STUDY ?= headline
 PARTS ?=
+# A process of one thread for each core, each with whole files, so that what a file prepares is prepared once.
+AT_ONCE := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help pretrain test test-slow check lint format install bench study methods clean
 
@@ -36,7 +38,7 @@ lint: install
 
 test: lint ## Check style and types, run the tests (at most 15 minutes)
 	@echo "== tests"
-	@$(BIN)/python -m pytest -m "not slow"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" $(AT_ONCE)
 
 check: test ## The same as test
 

@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import sys
 from typing import Annotated, Any
 
@@ -54,11 +55,11 @@ def main(arguments: list[str] | None = None) -> None:
 
             config = completed(config)
         run(config)
-    except KeyboardInterrupt:
-        _fail(
-            "interrupted; a run goes on from its last finished epoch with --resume, a comparison with the same command",
-            130,
+    except KeyboardInterrupt as error:
+        message = (
+            "interrupted; a run goes on with --resume from its last checkpoint, a comparison with the same command"
         )
+        _fail(str(error) or message, 128 + getattr(error, "signal", signal.SIGINT))
     except SickError as error:
         _fail(str(error), 3)
     except (ValueError, LookupError, OSError) as error:

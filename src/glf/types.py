@@ -91,6 +91,7 @@ BATCH_DIM: dict[str, int | None] = {
     "target": 0, "row": 0, "prior": 0,
     "prototypes": None,
 }  # fmt: skip
+LEARNT = ("z", "h", "p", "generated", "maps", "scores", "prototypes")  # those that a loss has a gradient at
 GIVEN = tuple(BATCH_DIM)  # fields that come from the network; maps of the objective add the others
 FIELDS = (*GIVEN, "queue", "codes")
 _ADVICE = {

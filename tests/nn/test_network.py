@@ -29,7 +29,11 @@ def views(*sizes: int, batch: int = 5) -> Views:
     return Views(x, torch.zeros(len(sizes), batch, 4), rows, rows, torch.randn(batch, 3, generator=generator))
 
 
-@pytest.mark.parametrize("needs", [set(c) for n in range(5) for c in combinations(OPTIONAL, n)], ids=str)
+@pytest.mark.parametrize(
+    "needs",
+    [set(c) for n in range(5) for c in combinations(OPTIONAL, n)],
+    ids=lambda needs: "-".join(sorted(needs)) or "nothing",
+)
 def test_only_what_is_needed_is_there(needs):
     net, given = network("z", *needs), views(16, 16)
     embeddings = net(given)

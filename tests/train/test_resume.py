@@ -1,5 +1,6 @@
-"""A run that is killed and resumed ends with the weights of one that was not."""
+"""A run that is killed or stopped and resumed ends as one that was left alone."""
 
+import json
 import os
 import signal
 import subprocess
@@ -15,51 +16,70 @@ from glf import checkpoint
 from glf.config import PretrainConfig
 from glf.train import directory
 
-SETTINGS = [
-    "--limit",
-    "320",
-    "--batch-size",
-    "64",
-    "--epochs",
-    "4",
-    "--val-images",
-    "64",
-    "--log-every",
-    "1",
-    "--save-every",
-    "1",
-    "--keep",
-    "9",
-]
+SETTINGS = (
+    "--backbone timm:test_resnet --image-size 32 --limit 320 --batch-size 32 --epochs 3 --val-images 32 --log-every 1"
+    " --device cpu --workers"
+).split()
+SOAK = Path(__file__).parents[2] / "benchmarks" / "soak.py"
 
 
-def glf(*arguments: str) -> list[str]:
+def glf(*arguments: str | Path) -> list[str | Path]:
     return [sys.executable, "-c", "from glf.cli import main; main()", "pretrain", *arguments]
 
 
-def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
+def wait_for_steps(count: int, run: Path, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + 120
-    while not path.exists():
+    path = run / "metrics.jsonl"
+    while not path.exists() or path.read_bytes().count(b"\n") < count:
         assert process.poll() is None, "the run ended before it could be stopped"
         assert time.monotonic() < deadline
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize("method", ["byol+adc", "simclr+lpm", "pcl+sphere"])
-def test_kill_and_resume_gives_the_same_weights(method: str, tmp_path: Path) -> None:
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run(glf("--method", method, "--out", str(whole), *SETTINGS), check=True, stdout=subprocess.DEVNULL)
-    process = subprocess.Popen(glf("--method", method, "--out", str(killed), *SETTINGS), stdout=subprocess.DEVNULL)
-    wait_for(killed / "checkpoints" / "epoch-00002.ckpt", process)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not (killed / "result.json").exists(), "the run was over before it was killed"
-    subprocess.run(glf("--resume", "--out", str(killed)), check=True, stdout=subprocess.DEVNULL)
-    a, b = (checkpoint.load(run / "checkpoints" / "last.ckpt") for run in (whole, killed))
+def soak(method: str, kills: int) -> None:
+    command = [sys.executable, SOAK, "--kills", str(kills), "--method", method]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert sum(found["kills"].values()) == kills
+    assert found["differs"] == []
+
+
+@pytest.mark.parametrize("method", ["byol", "moco"])
+def test_three_kills_leave_no_trace(method: str) -> None:
+    soak(method, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["byol+adc", "moco"])
+def test_ten_kills_leave_no_trace(method: str) -> None:
+    soak(method, 10)
+
+
+@pytest.mark.parametrize(("method", "workers"), [("pcl+sphere", "0"), ("simclr+lpm", "2")])
+def test_sigterm_saves_in_the_middle_of_an_epoch(method: str, workers: str, tmp_path: Path) -> None:
+    """Sent to all processes of the group, as batch systems do; clusters are not found anew by the resumed run."""
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    options = ["--options", "clusters", "4"] if method.startswith("pcl") else []
+    commands = [glf("--method", method, "--out", run, *SETTINGS, workers, *options) for run in (whole, stopped)]
+    subprocess.run(commands[0], check=True, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(commands[1], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+    wait_for_steps(12, stopped, process)
+    os.killpg(process.pid, signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert b"stopped by SIGTERM after step" in said
+    assert f"glf pretrain --resume --out {stopped}".encode() in said
+    assert b"Traceback" not in said
+    assert not (stopped / "result.json").exists()
+    saved = checkpoint.load(stopped / directory.LAST)["global_step"]
+    assert saved % 9, f"step {saved} is the end of an epoch"
+    subprocess.run(glf("--resume", "--out", stopped), check=True, stdout=subprocess.DEVNULL)
+    a, b = (checkpoint.load(run / directory.LAST) for run in (whole, stopped))
     assert a["state_dict"].keys() == b["state_dict"].keys()
     assert all(torch.equal(a["state_dict"][k], b["state_dict"][k]) for k in a["state_dict"])
     assert a["lr_schedulers"] == b["lr_schedulers"]
-    steps = [[line.partition(",")[0] for line in (run / "metrics.jsonl").open()] for run in (whole, killed)]
+    steps = [[line.partition(",")[0] for line in (run / "metrics.jsonl").open()] for run in (whole, stopped)]
     assert steps[0] == steps[1], "metrics.jsonl has every step once"
 
 
@@ -68,15 +88,16 @@ def test_ctrl_c_ends_in_one_line_and_the_run_can_go_on(tmp_path: Path) -> None:
     long = ["400" if before == "--epochs" else value for before, value in zip(["", *SETTINGS], SETTINGS, strict=False)]
     heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a test run in the background may be deaf to it
     process = subprocess.Popen(
-        glf("--out", str(run), *long), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=heard
+        glf("--out", run, *long, "0"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=heard
     )
-    wait_for(run / "checkpoints" / "last.ckpt", process)
+    wait_for_steps(3, run, process)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
+    assert b"stopped by SIGINT after step" in stderr
     assert b"--resume" in stderr
     assert b"Traceback" not in stderr
-    assert checkpoint.load(run / "checkpoints" / "last.ckpt")["epoch"] >= 0
+    assert checkpoint.load(run / directory.LAST)["global_step"] >= 3
 
 
 def test_a_run_without_a_checkpoint_says_so(tmp_path: Path) -> None:

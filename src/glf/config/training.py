@@ -12,6 +12,7 @@ Precision = Literal["32-true", "64-true", "16-mixed", "bf16-mixed"]
 Stem = Literal["auto", "small", "standard"]
 Labels = Literal["auto", "none"]
 Store = Literal["auto", "pack", "decode"]
+Strategy = Literal["auto", "ddp"]
 Colour = Literal["fused", "exact"]
 
 
@@ -127,6 +128,8 @@ class PretrainConfig:
     """Epochs between online probes."""
     log_every: int = 10
     """Steps between lines of metrics.jsonl."""
+    save_minutes: float = 10.0
+    """Save the state of the run after so many minutes, beside the end of every epoch."""
     save_every: int | None = None
     """Keep an extra checkpoint every so many epochs."""
     keep: int = 3
@@ -136,7 +139,16 @@ class PretrainConfig:
     device: str = "auto"
     """auto, cpu, gpu, mps."""
     devices: int = 1
-    """Devices of this node."""
+    """Devices of each node."""
+    nodes: int = 1
+    """Nodes, on each of which torchrun or SLURM starts the same command (docs/scale.md)."""
+    strategy: Strategy = "auto"
+    """How devices work together: ddp where there are several."""
+    sync_norm: bool = False
+    """Batch normalisation over the batches of all devices, not of each for itself; GPUs only."""
+    accumulate: int = 1
+    """Parts in which each device computes its share of a batch, one after the other, to save memory; loss and gradient
+    are those of the whole batch."""
     precision: Precision = "32-true"
     """Precision of the network; the objective is computed in float32 at least."""
     compile: bool = False

@@ -37,21 +37,34 @@ class Drawn(NamedTuple):
 
 
 def augment(
-    batch: Batch, recipe: tuple[View, ...], size: int, generator: Generator, colours: Colour = "fused"
+    batch: Batch,
+    recipe: tuple[View, ...],
+    size: int,
+    generator: Generator,
+    colours: Colour = "fused",
+    *,
+    rank: int = 0,
+    world: int = 1,
 ) -> Views:
-    """One augmented batch per view of the recipe, with the boxes that the crops came from."""
+    """One augmented batch per view of the recipe, with the boxes that the crops came from.
+
+    Of several processes each draws for the images of all, and takes its own: views do not depend on how many share a
+    batch.
+    """
     images = batch.images
     height, width = images.shape[-2:]
+    count = len(images)
+    own = slice(rank * count, (rank + 1) * count)
     # Mixed precision is for the network: half of the digits of a colour would be gone before it sees them.
     with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
-        drawn = [draw(view, height, width, len(images), generator) for view in recipe]
+        drawn = [draw(view, height, width, count * world, generator).part(own) for view in recipe]
         sides = [max(1, round(view.side * size)) for view in recipe]
         ways = [crop.way(images, side) for side in sides]
         whole = {way: way(images) for way in set(ways)}
         cut = [whole[way] for way in ways]
         if batch.mask is not None:
             for i, view in enumerate(recipe):
-                hidden = torch.rand(len(images), generator=generator) < view.mask
+                hidden = torch.rand(count * world, generator=generator)[own] < view.mask
                 cut[i] = ways[i](without_background(images, batch.mask, hidden))
         make = fused if colours == "fused" else exact
         x = tuple(_made(make, *one) for one in zip(cut, drawn, sides, strict=True))

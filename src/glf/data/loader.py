@@ -1,5 +1,6 @@
 """From stored images to batches: which rows, in which order, read how."""
 
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -49,8 +50,9 @@ class BatchReader(Dataset[Batch]):
 class EpochBatches(Sampler[np.ndarray]):
     """Batches of one epoch: a permutation that depends on the seed and the epoch alone, so a run can be resumed.
 
-    The global batch is the same however many processes share it; each takes every world-th row of it. The last,
-    incomplete batch of an epoch is left out: statistics of a batch should not depend on a remainder.
+    The global batch is the same however many processes share it: each takes a part of it, in the order of their
+    ranks, so that what they gather has the order of one process. The last, incomplete batch of an epoch is left out:
+    statistics of a batch should not depend on a remainder.
     """
 
     def __init__(self, rows: np.ndarray, batch_size: int, seed: int, rank: int = 0, world: int = 1) -> None:
@@ -60,6 +62,11 @@ class EpochBatches(Sampler[np.ndarray]):
             raise ValueError(f"a global batch of {batch_size} cannot be shared by {world} processes")
         self.rows, self.batch_size, self.seed, self.rank, self.world = rows, batch_size, seed, rank, world
         self.epoch = 0
+        self.begun = (0, 0)
+
+    def begin(self, epoch: int, batch: int) -> None:
+        """Go on in this epoch with this batch; later epochs begin with their first."""
+        self.epoch, self.begun = epoch, (epoch, batch)
 
     def set_epoch(self, epoch: int) -> None:
         """Called by Lightning at the start of every epoch."""
@@ -70,8 +77,10 @@ class EpochBatches(Sampler[np.ndarray]):
 
     def __iter__(self) -> Iterator[np.ndarray]:
         order = np.random.default_rng([self.seed, self.epoch]).permutation(self.rows)
-        for start in range(0, len(self) * self.batch_size, self.batch_size):
-            yield order[start + self.rank : start + self.batch_size : self.world]
+        own = self.batch_size // self.world
+        for batch in range(self.begun[1] if self.epoch == self.begun[0] else 0, len(self)):
+            start = batch * self.batch_size + self.rank * own
+            yield order[start : start + own]
 
 
 def loader(
@@ -98,7 +107,14 @@ def loader(
         pin_memory=pin,
         persistent_workers=workers > 0,
         prefetch_factor=ahead if workers else None,
+        worker_init_fn=_deaf if workers else None,
     )
+
+
+def _deaf(worker: int) -> None:
+    """Ctrl-C and a batch system's SIGTERM reach all processes of a group: the one that trains saves its state first."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def bytes_per_image(images: Images) -> int:

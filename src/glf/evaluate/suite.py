@@ -23,7 +23,7 @@ from glf.evaluate.subject import Subject, by_name, subject
 from glf.heap import kept_memory
 from glf.nn.prior import Pixels
 from glf.printable import printable
-from glf.train.run import accelerator, torch_device
+from glf.train.trainer import accelerator, torch_device
 
 # Each part of the suite: whether it needs labels, and what it makes of a case.
 PARTS: dict[Suite, tuple[bool, Callable[[Case], dict[str, Figure]]]] = {

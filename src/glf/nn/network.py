@@ -42,7 +42,8 @@ class Network(nn.Module):
         """Let torch compile the backbone for training. Probes, with their own batch sizes, go on without."""
         self.compiled = [torch.compile(self.backbone)]
 
-    def forward(self, views: Views) -> Embeddings:
+    def forward(self, views: Views, taught: bool = True) -> Embeddings:
+        """What the objective needs of these views; without the teacher's part for one who has that already."""
         count, batch = len(views.x), len(views.row)
         h, maps = self._encoded(views.x)
         z = _per_view(self.student[1](h), count)
@@ -52,7 +53,7 @@ class Network(nn.Module):
         generated = None
         if self.generator is not None:
             generated = _per_view(self.generator(z.detach().flatten(0, 1)), count)
-        if self.teacher is not None:
+        if self.teacher is not None and taught:
             full = full_views(views.x)
             teacher = _per_view(self.teacher(torch.cat(full)), len(full))
         if self.local is not None and maps is not None:

@@ -1,4 +1,4 @@
-"""What happens around the steps: metrics, the online probe, checkpoints, the progress bar."""
+"""What happens around the steps: the teacher, metrics, the online probe, the progress bar."""
 
 import json
 import time
@@ -19,6 +19,7 @@ from glf.measure.geometry import effective_rank, full_rank, spread
 from glf.measure.neighbours import weighted_neighbours
 from glf.nn.features import encode
 from glf.nn.memory import Clusters
+from glf.nn.teacher import momentum_at
 from glf.printable import printable
 from glf.train.distributed import launched_rank
 from glf.train.module import Pretraining
@@ -51,6 +52,9 @@ class Clock(L.Callback):
     def __init__(self) -> None:
         self.images, self.waited = 0, 0.0
         self.started = self.mark = time.perf_counter()
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self.on_train_epoch_start(trainer, module)  # a resumed run may begin in the middle of one
 
     def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self.images, self.waited = 0, 0.0
@@ -114,6 +118,19 @@ def _step_of(line: str) -> float:
         return float(json.loads(line)["step"])
     except (ValueError, KeyError):  # a line that a kill cut short
         return float("inf")
+
+
+class Follow(L.Callback):
+    """After a step, the teacher follows the student: before whatever looks at the two, or saves them."""
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        assert isinstance(module, Pretraining)
+        if module.network.teacher is not None and module.method.teacher is not None:
+            progress = module.global_step / (module.config.epochs * module.steps_per_epoch)
+            momentum = momentum_at(progress, *module.method.teacher)
+            module.network.teacher.follow(module.network.student, momentum)
 
 
 class Probe(L.Callback):
@@ -182,34 +199,6 @@ class Refresh(L.Callback):
             found = {name: buffer.cpu() for name, buffer in memory.named_buffers()}
             for name, buffer in trainer.strategy.broadcast(found).items():
                 setattr(memory, name, buffer.to(module.device))
-
-
-class Checkpoints(L.Callback):
-    """last after every epoch; best by the probe where there are labels; every so many epochs one to keep."""
-
-    def __init__(self, directory: Path, probe: Probe, save_every: int | None, keep: int) -> None:
-        self.directory, self.probe, self.save_every, self.keep = directory, probe, save_every, keep
-        self.best = float("-inf")
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"best": self.best}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.best = state_dict["best"]
-
-    def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        score = self.probe.latest.get("val/knn", float("-inf"))
-        better = score > self.best
-        self.best = max(self.best, score)
-        trainer.save_checkpoint(self.directory / "last.ckpt")
-        if better:
-            trainer.save_checkpoint(self.directory / "best.ckpt")
-        epoch = trainer.current_epoch + 1
-        if self.save_every and epoch % self.save_every == 0:
-            trainer.save_checkpoint(self.directory / f"epoch-{epoch:05d}.ckpt")
-            if trainer.is_global_zero:
-                for old in sorted(self.directory.glob("epoch-*.ckpt"))[: -self.keep]:
-                    old.unlink()
 
 
 class Bar(L.Callback):

@@ -20,7 +20,7 @@ RUN = "run"  # what the lock is called after
 # What a resumed run may set anew: none of it changes what is learnt.
 FREE = {
     "out", "resume", "overwrite", "dry_run", "device", "workers", "store", "root", "download", "keep", "save_every",
-    "compile", "stop_when_sick",
+    "compile", "stop_when_sick", "save_minutes", "devices", "nodes", "strategy",
 }  # fmt: skip
 _OF_THE_COMMAND = {
     "out",
@@ -150,7 +150,9 @@ def _resumed(config: PretrainConfig, out: Path) -> PretrainConfig:
         if field.name not in FREE and given not in (kept, getattr(default, field.name)):
             raise ValueError(f"{field.name} was {kept!r} when {out} was started; it cannot become {given!r} on resume")
     if not (out / LAST).exists():
-        raise ValueError(f"{out} has no checkpoint yet (the first follows an epoch): start anew with --overwrite")
+        raise ValueError(
+            f"{out} has no checkpoint yet (the first comes after some minutes or an epoch): start anew with --overwrite"
+        )
     checkpoint.load(out / LAST)  # another version's or a broken file is refused before anything else happens
     given = {name: getattr(config, name) for name in FREE}
     # What was not given anew stays as it was: a run that decodes its files does not begin to pack them.

@@ -1,11 +1,13 @@
-"""One training step: augment, encode, gather, judge. Everything random in it follows from seed, step and rank."""
+"""One training step: augment, encode, gather, judge. Everything random in it follows from seed and step."""
 
 from collections.abc import Callable
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, cast
 
 import lightning as L
 import numpy as np
 import torch
+from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Generator, Tensor
 from torch.utils.data import DataLoader
@@ -17,12 +19,12 @@ from glf.data.views import View
 from glf.measure.batch import shape
 from glf.method import Method
 from glf.nn.network import Network
-from glf.nn.teacher import momentum_at
 from glf.objective import Objective, gradient_shares
 from glf.train import optim
 from glf.train.distributed import gather, rank, world_size
 from glf.train.finite import FirstBad
-from glf.types import Batch, Loss
+from glf.train.parts import kept_statistics, split, together, wanted
+from glf.types import Batch, Embeddings, Loss, Views
 
 
 class Pretraining(L.LightningModule):
@@ -49,38 +51,74 @@ class Pretraining(L.LightningModule):
         self.make_loader = make_loader
         self.metrics: dict[str, Tensor] = {}  # of the last step, when it was one to log
         self.first_bad = FirstBad()
+        self.automatic_optimization = config.accumulate == 1
 
     def train_dataloader(self) -> DataLoader[Batch]:
         loader = self.make_loader(rank(), world_size())
         # Lightning sets the epoch too, but in a resumed run only after workers have begun to read.
         assert isinstance(loader.sampler, EpochBatches)
-        done: Any = self.trainer.fit_loop.epoch_progress.current
-        loader.sampler.set_epoch(done.processed)
+        loop: Any = self.trainer.fit_loop
+        epoch, batch = loop.epoch_progress.current.processed, loop.epoch_loop.batch_progress.current.ready
+        loader.sampler.begin(epoch, batch % self.steps_per_epoch)
         return loader
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         # Dropout and the like draw from the global generator: a resumed run meets it in the same state.
-        torch.manual_seed(self._seed_of_step())
+        torch.manual_seed(self._seed_of_step(rank()))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        views = self._views(batch)
+        self.objective.at(self.global_step / self.steps_per_epoch)
+        loss = self._judge(self.network(views)) if self.automatic_optimization else self._in_parts(views)
+        total: Tensor = loss.total
+        self.log("loss", total.detach(), on_step=False, on_epoch=True, batch_size=len(batch.row))
+        return total
+
+    def _views(self, batch: Batch) -> Views:
         generator = Generator().manual_seed(self._seed_of_step())
-        views = augment(batch, self.recipe, self.image_size, generator, self.config.colours)
+        place = {"rank": rank(), "world": world_size()}
+        views = augment(batch, self.recipe, self.image_size, generator, self.config.colours, **place)
         prior = None if views.prior is None else views.prior.to(self.dtype)
         x = tuple(x.to(self.dtype, memory_format=torch.channels_last) for x in views.x)
-        views = views._replace(x=x, prior=prior)
-        self.objective.at(self.global_step / self.steps_per_epoch)
-        embeddings = self.network(views)
+        return views._replace(x=x, prior=prior)
+
+    def _in_parts(self, views: Views) -> Loss:
+        """A whole step, the optimiser's included, that has one part of the batch in memory at a time."""
+        count = self.config.accumulate
+        parts = list(enumerate(split(views, count)))
+        with torch.no_grad():
+            whole = together([self._encoded(number, part) for number, part in parts])
+        loss = self._judge(whole)
+        asked = wanted(loss.total, whole, self.objective)
+        optimizer, scheduler = cast(Any, self.optimizers()), cast(Any, self.lr_schedulers())
+        optimizer.zero_grad()
+        strategy = self.trainer.strategy
+        with kept_statistics(self.network):
+            for number, part in parts:
+                alone = isinstance(strategy, ParallelStrategy) and number < count - 1  # processes meet at the last one
+                with strategy.block_backward_sync() if alone else nullcontext():  # type: ignore[attr-defined]
+                    e = self._encoded(number, part, taught=False)
+                    self.manual_backward(asked.carried_by(e, number, count))
+        optimizer.step()
+        scheduler.step()
+        return loss
+
+    def _encoded(self, number: int, part: Views, taught: bool = True) -> Embeddings:
+        """Both times with the same dropout."""
+        torch.manual_seed(self._seed_of_step(rank(), number))
+        e: Embeddings = self.network(part, taught)
+        return e
+
+    def _judge(self, embeddings: Embeddings) -> Loss:
         everyone = gather(embeddings)
-        loss = self.objective(everyone)
+        loss: Loss = self.objective(everyone)
         self._watch(everyone.z, loss)
         self.metrics = {}
         if self.global_step % self.config.log_every == 0:
             shares = gradient_shares(loss, *(x for x in (embeddings.z, embeddings.maps) if x is not None))
             shares = {name: share for name, share in shares.items() if name[6:] not in self.objective.asleep}
             self.metrics = {**loss.log(), **shares, **self.objective.diagnose(everyone), **shape(everyone)}
-        total: Tensor = loss.total
-        self.log("loss", total.detach(), on_step=False, on_epoch=True, batch_size=len(batch.row))
-        return total
+        return loss
 
     def _watch(self, z: Tensor, loss: Loss) -> None:
         """Note whether z, the terms and the gradient at z are finite; the step is counted as metrics.jsonl does."""
@@ -93,12 +131,6 @@ class Pretraining(L.LightningModule):
                 lambda gradient: self.first_bad.note(step, {"gradient": gradient})
             )
 
-    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
-        if self.network.teacher is not None and self.method.teacher is not None:
-            progress = self.global_step / (self.config.epochs * self.steps_per_epoch)
-            momentum = momentum_at(progress, *self.method.teacher)
-            self.network.teacher.follow(self.network.student, momentum)
-
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         prototypes = self.network.prototypes
         if prototypes is not None and self.global_step < self.method.heads.frozen_prototypes * self.steps_per_epoch:
@@ -110,5 +142,7 @@ class Pretraining(L.LightningModule):
         optimizer, scheduler = optim.build(trained, self.config, steps_per_epoch=self.steps_per_epoch, constant=fixed)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
-    def _seed_of_step(self) -> int:
-        return int(np.random.SeedSequence([self.config.seed, self.global_step, rank()]).generate_state(1)[0])
+    def _seed_of_step(self, *numbers: int) -> int:
+        return int(
+            np.random.SeedSequence([self.config.seed, self.global_step, *(numbers or (0,))]).generate_state(1)[0]
+        )

@@ -1,20 +1,16 @@
 """From a configuration to a trained backbone in a run's directory."""
 
-import logging
-import warnings
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import lightning as L
 import numpy as np
-import torch
-from lightning.fabric.plugins.io import TorchCheckpointIO
 from rich.console import Console
 from torch.utils.data import DataLoader
 
-from glf import checkpoint, methods, result
+from glf import methods, result
 from glf.config import PretrainConfig, to_dict
 from glf.data import sources, views
 from glf.data.loader import EpochBatches, bytes_per_image, draw, loader, statistics
@@ -29,13 +25,24 @@ from glf.nn.network import Network
 from glf.nn.prior import prior_rows
 from glf.nn.weights import FILE, load_weights, save_backbone
 from glf.train import directory
-from glf.train.callbacks import Bar, Checkpoints, Clock, Journal, Metrics, Probe, Refresh
+from glf.train.callbacks import Bar, Clock, Follow, Journal, Metrics, Probe, Refresh
 from glf.train.doctor import FILE as METRICS
 from glf.train.doctor import examine, read
 from glf.train.module import Pretraining
 from glf.train.optim import scaled_lr
+from glf.train.saving import Checkpoints, StopRun
+from glf.train.trainer import accelerator, check_sharing, make_trainer, torch_device
 from glf.train.watch import Doctor, verdict
 from glf.types import Batch
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal has stopped a run, whose state is saved: says how to go on."""
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.signal = number
+
 
 PROBE_BANK = 5_000  # the online probe's neighbours; evaluation proper uses the whole training set
 
@@ -49,6 +56,7 @@ def pretrain(
     """
     console = console or Console()
     config = directory.settle(config)
+    check_sharing(config)
     method = methods.parse(config.method, config.adc)
     objective = method.build(**config.options)  # before any data is read: a wrong name fails at once
     recipe = views.recipe(config.views or method.views)
@@ -76,7 +84,7 @@ def pretrain(
         raise ValueError(f"{method.title} learns from labels, and {images.name} has none")
     EpochBatches(train, config.batch_size, config.seed)  # refuses a batch that the data cannot fill
     device = accelerator(config.device)
-    batch_bytes = bytes_per_image(images) * config.batch_size // max(1, config.devices)
+    batch_bytes = bytes_per_image(images) * config.batch_size // (config.devices * config.nodes)
     workers = worker_count(
         images, config.workers, gpu=device != "cpu", processes=config.devices, batch_bytes=batch_bytes
     )
@@ -166,30 +174,6 @@ def crop_size(images: Images) -> int:
     return side if side <= 112 else round(side * 7 / 8)
 
 
-def accelerator(device: str) -> str:
-    """auto, cpu, gpu or mps, as Lightning names them."""
-    if device not in ("auto", "cpu", "gpu", "mps"):
-        raise ValueError(f"unknown device {device!r}: auto, cpu, gpu or mps")
-    if device != "auto":
-        return device
-    return "gpu" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-
-
-def torch_device(accelerator: str) -> str:
-    """The same, as torch names them."""
-    return "cuda" if accelerator == "gpu" else accelerator
-
-
-class _AtomicIO(TorchCheckpointIO):
-    """Lightning's checkpoints through our own save and load."""
-
-    def save_checkpoint(self, checkpoint_: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
-        checkpoint.save(checkpoint_, Path(path))
-
-    def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        return checkpoint.load(Path(path))
-
-
 def _fit(
     config: PretrainConfig,
     module: Pretraining,
@@ -204,33 +188,22 @@ def _fit(
     metrics = Metrics(out / METRICS, clock) if out else None
     bank = train[draw(images.targets[train], min(len(train), PROBE_BANK), config.seed)]
     probe = Probe(images, bank, val, config.probe_every, metrics)
-    callbacks: list[L.Callback] = [clock, Refresh(images, train), Bar(journal, clock, probe)]
+    bar = Bar(journal, clock, probe)
+    callbacks: list[L.Callback] = [clock, Refresh(images, train), Follow(), bar]
     if out is not None and metrics is not None:
-        checkpoints = Checkpoints(out / "checkpoints", probe, config.save_every, config.keep)
+        checkpoints = Checkpoints(
+            out / directory.LAST.parent, probe, minutes=config.save_minutes, every=config.save_every, keep=config.keep
+        )
         doctor = Doctor(metrics, journal, out, config.stop_when_sick)
-        callbacks = [clock, Refresh(images, train), metrics, doctor, probe, checkpoints, Bar(journal, clock, probe)]
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    for noise in (".*does not have many workers.*", ".*treespec, LeafSpec.*"):
-        warnings.filterwarnings("ignore", noise)
-    trainer = L.Trainer(
-        accelerator=accelerator(config.device),
-        devices=config.devices,
-        precision=config.precision,
-        max_epochs=config.epochs,
-        max_steps=2 if config.dry_run else -1,
-        callbacks=[*callbacks, *more],
-        plugins=[_AtomicIO()],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-        num_sanity_val_steps=0,
-    )
+        callbacks = [clock, Refresh(images, train), Follow(), metrics, doctor, probe, bar, checkpoints]
+    trainer = make_trainer(config, [*callbacks, *more])
     resume = str(out / directory.LAST) if out and config.resume else None
     try:
         trainer.fit(module, ckpt_path=resume)
-    except SystemExit:  # Lightning's answer to Ctrl-C, which should reach our caller as what it was
+    except StopRun as stop:
+        run = shlex.quote(str(out))
+        raise Stopped(f"{stop}; go on with: glf pretrain --resume --out {run}", stop.signal) from None
+    except SystemExit:  # Lightning's answer to a second Ctrl-C, which should reach our caller as what it was
         if trainer.interrupted:
             raise KeyboardInterrupt from None
         raise

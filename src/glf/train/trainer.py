@@ -1,0 +1,89 @@
+"""Lightning's trainer, as every run has it: devices, nodes, precision, files."""
+
+import logging
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.fabric.plugins.io import TorchCheckpointIO
+
+from glf import checkpoint
+from glf.config import PretrainConfig
+
+_NOISE = (
+    ".*does not have many workers.*",
+    ".*treespec, LeafSpec.*",
+    ".*your dataloader is not resumable.*",  # ours begins where the checkpoint was written
+)
+
+
+def make_trainer(config: PretrainConfig, callbacks: Sequence[L.Callback]) -> L.Trainer:
+    """The trainer of a run."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    for noise in _NOISE:
+        warnings.filterwarnings("ignore", noise)
+    plugins: list[Any] = [_AtomicIO()]
+    if SLURMEnvironment.detect():  # a requeued job goes on with --resume, from our checkpoint and no other
+        plugins.append(SLURMEnvironment(auto_requeue=False))
+    return L.Trainer(
+        accelerator=accelerator(config.device),
+        devices=config.devices,
+        num_nodes=config.nodes,
+        strategy=config.strategy,
+        sync_batchnorm=config.sync_norm,
+        precision=config.precision,
+        max_epochs=config.epochs,
+        max_steps=2 if config.dry_run else -1,
+        callbacks=list(callbacks),
+        plugins=plugins,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        num_sanity_val_steps=0,
+    )
+
+
+class _AtomicIO(TorchCheckpointIO):
+    """Lightning's checkpoints through our own save and load."""
+
+    def save_checkpoint(self, checkpoint_: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
+        checkpoint.save(checkpoint_, Path(path))
+
+    def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        return checkpoint.load(Path(path))
+
+
+def accelerator(device: str) -> str:
+    """auto, cpu, gpu or mps, as Lightning names them."""
+    if device not in ("auto", "cpu", "gpu", "mps"):
+        raise ValueError(f"unknown device {device!r}: auto, cpu, gpu or mps")
+    if device != "auto":
+        return device
+    return "gpu" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def torch_device(accelerator: str) -> str:
+    """The same, as torch names them."""
+    return "cuda" if accelerator == "gpu" else accelerator
+
+
+def check_sharing(config: PretrainConfig) -> None:
+    """A batch that the processes and the parts of a step cannot share is refused before any data is read."""
+    for name in ("devices", "nodes", "accumulate"):
+        if getattr(config, name) < 1:
+            raise ValueError(f"{name} must be at least 1, got {getattr(config, name)}")
+    processes = config.devices * config.nodes
+    if config.batch_size % (processes * config.accumulate):
+        shared = f"{config.nodes} x {config.devices} devices" if config.nodes > 1 else f"{config.devices} devices"
+        raise ValueError(
+            f"a global batch of {config.batch_size} cannot be shared by {shared} in {config.accumulate} parts each:"
+            f" --batch-size must be a multiple of {processes * config.accumulate}"
+        )
+    if config.sync_norm and accelerator(config.device) == "cpu":
+        raise ValueError("batch normalisation over all devices (--sync-norm) runs on GPUs only, as torch has it")
