@@ -3,7 +3,7 @@
     python benchmarks/soak.py --kills 200               # byol, whose teacher is a moving average
     python benchmarks/soak.py --kills 200 --method moco # whose queue remembers 96 images
 
-Every kill is a SIGKILL to a process of its own: half of them at a random moment, half while a checkpoint is written. The
+Every kill is a SIGKILL to a process of its own: half at a random moment, half while a checkpoint is written. The
 state is saved after every step (``--save-minutes 0``), so that most of them fall into the middle of an epoch. Weights,
 teacher, queue, optimiser, schedule and every logged loss must be the same to the last bit. Cost: three seconds a kill.
 """

@@ -200,6 +200,7 @@ def two_processes(images: str) -> list[Row]:
             speed["two"],
             speed["one"],
             to="one process",
+            at_least=0.9,
         )
     ]
 
