@@ -2,13 +2,14 @@
 
 import os
 import shutil
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from glf.data.store import Place
 
 MOST = 16  # decoding processes beyond this wait for the disk, and their batches fill the memory
 
 
+@runtime_checkable
 class Placed(Protocol):
     """Whatever has a place that its images are read from."""
 
