@@ -163,7 +163,7 @@ def test_mistakes(few_images: str, tmp_path: Path, console: Console) -> None:
     with pytest.raises(ValueError, match="here has schema 2; this version of glf reads 1"):
         parsed('{"schema": 2}', "here")
     for text in ("[]", "{", "{}", '{"schema": 1, "images": 3}'):
-        with pytest.raises(ValueError, match="here is no shards.json as glf shard writes it"):
+        with pytest.raises(ValueError, match=r"here is no shards\.json as glf shard writes it"):
             parsed(text, "here")
 
 

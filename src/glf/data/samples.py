@@ -52,10 +52,10 @@ def read_samples(url: str, number: int) -> Iterator[Sample | Skipped]:
 
     A shard that comes from elsewhere is tried again a few times, and goes on behind the last sample that it gave.
     """
-    done = 0
+    wds, done = webdataset(), 0
     for attempt in count(1):
         try:
-            for sample in islice(_once(url, number), done, None):
+            for sample in islice(_once(wds, url, number), done, None):
                 done += 1
                 yield sample
             return
@@ -69,8 +69,7 @@ def read_samples(url: str, number: int) -> Iterator[Sample | Skipped]:
             time.sleep(PAUSE * 2 ** (attempt - 1))
 
 
-def _once(url: str, number: int) -> Iterator[Sample | Skipped]:
-    wds = webdataset()
+def _once(wds: Any, url: str, number: int) -> Iterator[Sample | Skipped]:
     stream = wds.gopen(url)
     try:
         for place, found in enumerate(wds.tariterators.group_by_keys(_members(stream, url))):

@@ -50,8 +50,9 @@ class StreamSteps(Sampler[Step]):
         return self.images // self.batch_size
 
     def __iter__(self) -> Iterator[Step]:
-        first, self.first = self.first, 0
-        return (Step(self.epoch, batch) for batch in range(first, len(self)))
+        first, self.first = self.first, 0  # with the first step: torch makes two iterators of it, and uses one
+        for batch in range(first, len(self)):
+            yield Step(self.epoch, batch)
 
 
 class StreamReader(Dataset[Batch]):
