@@ -114,7 +114,8 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_weights(
     pretrain(PretrainConfig(**{**settings, "out": whole}), console)
     with pytest.raises(RuntimeError, match="the power is gone"):
         pretrain(PretrainConfig(**{**settings, "out": stopped}), console, [Seen(until=6)])
-    assert directory.saved_config(stopped).workers == 2
+    saved = directory.saved_config(stopped)
+    assert (saved.workers, saved.prior, saved.prior_width) == (2, "pixels", 64)
     pretrain(PretrainConfig(out=stopped, resume=True), console)
     a, b = weights(whole), weights(stopped)
     assert all(torch.equal(value, b[name]) for name, value in a.items())
@@ -130,14 +131,14 @@ def test_from_images_to_a_backbone_by_the_command_line_with_two_processes(
     damaged = bytearray(path.read_bytes())
     damaged[512:600] = b"\0" * 88  # the first image's header
     path.write_bytes(damaged)
-    small = "--device cpu --devices 2 --batch-size 32 --epochs 2 --log-every 1 --workers 1 --shuffle 20".split()
+    small = "--device cpu --devices 2 --batch-size 32 --epochs 1 --log-every 1 --workers 1 --shuffle 20 --val-images 0".split()
     command = [sys.executable, "-m", "glf", "pretrain", "--data", str(shards), "--out", str(tmp_path / "run"), *small]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "simclr+adc" in done.stdout
     assert done.stdout.count("run       ") == 1
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines if "loss" in line] == list(range(1, 9))
+    assert [line["step"] for line in lines if "loss" in line] == list(range(1, 6))
     assert (tmp_path / "run" / "backbone.safetensors").exists()
     skipped = (tmp_path / "run" / "skipped.txt").read_text().splitlines()
     assert len(skipped) == 1
@@ -153,6 +154,27 @@ def test_one_shard_alone_is_all_trained_on(made: Path, settings: Settings, conso
     assert "val/knn" not in result["training"], "nothing was held out"
     assert result["training"]["val/rank"] > 0
     assert directory.saved_config(settings["out"]).workers == 1, "a worker without a shard has nothing to do"
+
+
+def test_a_command_in_a_saved_configuration_is_not_run(settings: Settings, tmp_path: Path, console: Console) -> None:
+    run = tmp_path / "theirs"
+    run.mkdir()
+    command = f"pipe:touch {tmp_path / 'owned'}"
+    directory.write(run / "config.json", PretrainConfig(**{**settings, "data": command, "epoch_images": 64}))
+    (run / "checkpoints").mkdir()
+    (run / directory.LAST).touch()
+    with pytest.raises(ValueError, match="reads what a command prints: give --data"):
+        pretrain(PretrainConfig(out=run, resume=True), console)
+    assert not (tmp_path / "owned").exists()
+
+
+def test_rows_that_nobody_describes_are_a_prior_without_a_name(
+    made: Path, settings: Settings, console: Console
+) -> None:
+    changed = {"data": f"{made}/out/shard-{{000000..000007}}.tar", "epoch_images": 64, "epochs": 1}
+    pretrain(PretrainConfig(**{**settings, **changed}), console)
+    saved = directory.saved_config(settings["out"])
+    assert (saved.prior, saved.prior_width) == ("unnamed", 64)
 
 
 def test_a_shard_that_breaks_ends_the_run_in_one_line(made: Path, settings: Settings, console: Console) -> None:

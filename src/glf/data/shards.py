@@ -17,6 +17,7 @@ from glf.data.samples import BrokenShard, Sample, is_local, read_samples, webdat
 from glf.data.shape import Shape, decode_as, needed_shape, side_limits
 from glf.data.stream import Stream
 
+UNNAMED = "unnamed"  # the prior of rows that nobody describes
 FIRST = 256  # samples that are looked at where there is no shards.json
 
 
@@ -117,6 +118,7 @@ def _as_found(data: str, urls: tuple[str, ...], size: int | None, labels: Labels
             shape = needed_shape(pixels, shape, limits)
     if shape is None:
         raise BrokenShard(f"none of the first {len(samples)} samples of {urls[0]} has an image that can be decoded")
+    width = _width(samples)
     stream = Stream(
         name=data,
         urls=urls,
@@ -126,8 +128,8 @@ def _as_found(data: str, urls: tuple[str, ...], size: int | None, labels: Labels
         std=(),
         classes=(),
         labels=labels == "auto",
-        prior=None,
-        prior_width=_width(samples),
+        prior=None if width is None else UNNAMED,
+        prior_width=width,
         key=hashlib.blake2b("\n".join(urls).encode(), digest_size=8).hexdigest(),
     )
     mean, std = statistics(stream.images(urls[0], FIRST))

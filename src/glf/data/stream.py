@@ -34,8 +34,8 @@ class Stream:
     std: tuple[float, ...]
     classes: tuple[str, ...]  # empty where there are no labels, or where it is not known which there are
     labels: bool  # are to be read
-    prior: str | None  # the prior's name, if that is known
-    prior_width: int | None  # of the rows beside the images; None where there are none
+    prior: str | None  # the prior's name; None where there are no rows of one
+    prior_width: int | None  # of the rows beside the images
     key: str
     in_last: int | None = None  # images of the last shard
 

@@ -164,6 +164,8 @@ def _resumed(config: PretrainConfig, out: Path) -> PretrainConfig:
         given, kept = getattr(config, field.name), getattr(saved, field.name)
         if field.name not in FREE and given not in (kept, getattr(default, field.name)):
             raise ValueError(f"{field.name} was {kept!r} when {out} was started; it cannot become {given!r} on resume")
+    if saved.data.startswith("pipe:") and config.data != saved.data:
+        raise ValueError(f"{out} reads what a command prints: give --data {saved.data!r} again to have it run")
     if not (out / LAST).exists():
         raise ValueError(f"{out} has no checkpoint yet (the first follows an epoch): start anew with --overwrite")
     checkpoint.load(out / LAST)  # another version's or a broken file is refused before anything else happens

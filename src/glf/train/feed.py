@@ -1,8 +1,8 @@
 """What training reads and what the probe looks at, from a source whose images are all known."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch.utils.data import DataLoader
@@ -50,6 +50,9 @@ class Feed:
     workers: int
     words: str  # where the images come from, and who reads them
     prepare: Callable[[], MakeLoader]  # may take long: a prior is computed
+    settled: dict[str, Any] = field(
+        default_factory=dict
+    )  # settings that the data have decided, to be saved with the run
 
 
 def split(images: Images, config: PretrainConfig) -> tuple[np.ndarray, np.ndarray]:

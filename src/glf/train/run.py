@@ -60,8 +60,7 @@ def pretrain(
         say=Journal(console, None),
     )
     data = streamed(config, asked) if is_streamed(config) else stored(config, asked)
-    if data.streamed:  # the order depends on how many workers there are: --resume finds as many
-        config = replace(config, workers=data.workers)
+    config = replace(config, **data.settled)
     image_size = config.image_size or crop_size(data.images)
     backbone = build_backbone(data.images, image_size, config, data.normal)
     if "target" in objective.needs and not data.labelled:

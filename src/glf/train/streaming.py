@@ -1,5 +1,7 @@
 """What training reads and what the probe looks at, from shards."""
 
+from typing import Any
+
 import numpy as np
 from torch.utils.data import DataLoader
 
@@ -25,6 +27,10 @@ def streamed(config: PretrainConfig, asked: Asked) -> Feed:
     """A stream of shards, of which the last is left to the probe."""
     _refuse(config, asked)
     whole = stream = open_stream(config.data, size=config.image_size, labels=config.labels)
+    if "target" in asked.needs and not stream.classes:
+        raise ValueError(
+            f"{asked.title} learns from labels, and {config.data} has none, or no shards.json that names the classes"
+        )
     _check_prior(stream, config, asked)
     if len(stream.urls) > 1 and config.val_images != 0:
         stream, held = stream.held_out()
@@ -43,6 +49,9 @@ def streamed(config: PretrainConfig, asked: Asked) -> Feed:
         )
     StreamSteps(count, config.batch_size)  # refuses a batch that an epoch cannot fill
     workers = workers_of(stream, workers_for(stream, images, config, asked), config.devices)
+    settled: dict[str, Any] = {"workers": workers}  # which decide the order: --resume finds as many
+    if "prior" in asked.needs:
+        settled |= {"prior": stream.prior, "prior_width": stream.prior_width}
 
     def make_loader(rank: int, world: int) -> DataLoader[Batch]:
         if config.batch_size % world:
@@ -74,6 +83,7 @@ def streamed(config: PretrainConfig, asked: Asked) -> Feed:
         workers=workers,
         words=f"{len(stream.urls):,} shards {described(stream, workers)}",
         prepare=lambda: make_loader,
+        settled=settled,
     )
 
 
@@ -89,6 +99,8 @@ def _refuse(config: PretrainConfig, asked: Asked) -> None:
         raise ValueError(
             f"{asked.title} keeps something for every image, and a stream does not know them all: use a folder"
         )
+    if config.val_images is not None and config.val_images < 0:
+        raise ValueError(f"--val-images must be 0 or more, got {config.val_images}")
     if config.shuffle < 1:
         raise ValueError(f"--shuffle must be 1 or more, got {config.shuffle}")
     if config.epoch_images is not None and config.epoch_images < 1:
@@ -118,7 +130,7 @@ def _check_prior(stream: Stream, config: PretrainConfig, asked: Asked) -> None:
     if differing:
         flags = ", ".join(f"--{name.replace('_', '-')} {getattr(config, name)}" for name in differing)
         raise ValueError(
-            f"{config.data} has rows of the prior {stream.prior or '(unnamed)'}, {stream.prior_width} wide, so {flags}"
+            f"{config.data} has rows of the prior {stream.prior}, {stream.prior_width} wide, so {flags}"
             " has no use: leave it out, or write other shards (glf shard --prior)"
         )
-    asked.say(f"prior     {stream.prior or 'of the shards'}: {stream.prior_width} numbers beside every image")
+    asked.say(f"prior     {stream.prior}: {stream.prior_width} numbers beside every image")
