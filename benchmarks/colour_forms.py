@@ -25,7 +25,8 @@ from glf.evaluate.linear import linear_probe
 from glf.measure.neighbours import nearest_neighbours
 from glf.nn.features import encode
 from glf.nn.weights import load_backbone
-from glf.train.run import pretrain, split
+from glf.train.feed import split
+from glf.train.run import pretrain
 
 HERE = Path(__file__).parent
 OUT = HERE / "results" / "colour_forms.json"

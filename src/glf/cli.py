@@ -1,4 +1,4 @@
-"""glf pretrain | evaluate | compare | verify | report | doctor | methods. Torch is imported only where it is needed."""
+"""glf pretrain | evaluate | compare | verify | report | shard | doctor | methods. Torch is imported only if needed."""
 
 import io
 import os
@@ -16,6 +16,7 @@ from glf.config import (
     MethodsConfig,
     PretrainConfig,
     ReportConfig,
+    ShardConfig,
     VerifyConfig,
 )
 from glf.printable import printable
@@ -31,6 +32,7 @@ def commands(preset: PretrainConfig | None = None) -> Any:
         | Annotated[CompareConfig, tyro.conf.subcommand("compare")]
         | Annotated[VerifyConfig, tyro.conf.subcommand("verify")]
         | Annotated[ReportConfig, tyro.conf.subcommand("report")]
+        | Annotated[ShardConfig, tyro.conf.subcommand("shard")]
         | Annotated[DoctorConfig, tyro.conf.subcommand("doctor")]
         | Annotated[MethodsConfig, tyro.conf.subcommand("methods"), tyro.conf.Positional]
     )
@@ -94,6 +96,7 @@ def run(
     | CompareConfig
     | VerifyConfig
     | ReportConfig
+    | ShardConfig
     | DoctorConfig
     | MethodsConfig,
 ) -> None:
@@ -122,6 +125,10 @@ def run(
 
         count = write_report(config.runs, config.out)
         console.print(f"{count} run{'s' if count > 1 else ''} in {config.out}", highlight=False, soft_wrap=True)
+    elif isinstance(config, ShardConfig):
+        from glf.shard import shard
+
+        shard(config, console)
     elif isinstance(config, DoctorConfig):
         _print_findings(console, config)
     elif config.name is not None:

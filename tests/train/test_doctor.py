@@ -213,7 +213,7 @@ def slow(*arguments: Any, **settings: Any) -> DataLoader[Any]:
 
 
 def test_a_starved_run_is_named(small_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glf.train.run.loader", slow)
+    monkeypatch.setattr("glf.train.feed.loader", slow)
     (finding,) = examine(read(small_run(**{**MANY, "limit": 192}, method="simclr")))
     assert finding.name == "data starvation"
     assert finding.since <= 6

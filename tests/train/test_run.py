@@ -21,7 +21,8 @@ from glf.data import sources
 from glf.methods import METHODS, parse
 from glf.nn.weights import load_backbone
 from glf.train import directory
-from glf.train.run import pretrain, split
+from glf.train.feed import split
+from glf.train.run import pretrain
 
 Run = Callable[..., Path]
 

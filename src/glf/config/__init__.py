@@ -14,6 +14,7 @@ from glf.config.judging import (
     VerifyConfig,
 )
 from glf.config.plain import from_dict, groups, nearest, to_dict
+from glf.config.sharding import ShardConfig
 from glf.config.training import (
     AdcOptions,
     Colour,
@@ -47,6 +48,7 @@ __all__ = [
     "PretrainConfig",
     "Reading",
     "ReportConfig",
+    "ShardConfig",
     "Split",
     "Stem",
     "Store",

@@ -47,7 +47,8 @@ class PretrainConfig:
     """Train a backbone on images, without labels."""
 
     data: str = "fashion-mini"
-    """A source's name, or the path of a folder, a .tar, an .npz or an .npy."""
+    """A source's name, or the path of a folder, a .tar, an .npz or an .npy; or shards: a folder of them, a pattern like
+    shard-{000000..000099}.tar, URLs (docs/streams.md)."""
     method: str = "simclr+adc"
     """A method, with or without a constraint: simclr, byol+adc, vicreg+lpm (see `glf methods`)."""
     recipe: str | None = None
@@ -104,6 +105,10 @@ class PretrainConfig:
     """Width that the prior's features are reduced to, once."""
     prior_size: int | None = None
     """Side of the images that a timm: prior sees; the model's own when not given."""
+    shuffle: int = 1000
+    """Of shards: samples that each worker holds to draw from."""
+    epoch_images: int | None = None
+    """Of shards: images that make an epoch; all of them when not given."""
     epochs: int = 20
     """Passes over the training images."""
     batch_size: int = 256

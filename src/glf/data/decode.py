@@ -63,6 +63,11 @@ def decode(data: bytes, *, side: int | None = None, least: int | None = None) ->
         return pixels if side is None else _square(pixels, side)
 
 
+def header_size(data: bytes) -> tuple[int, int]:
+    """Width and height as the file's header has them, before EXIF turns the image."""
+    return _opened(data).size
+
+
 def _opened(data: bytes) -> Image.Image:
     """The image's header."""
     try:

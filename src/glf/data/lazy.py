@@ -12,21 +12,14 @@ from numpy.typing import NDArray
 from glf.data.decode import quiet
 from glf.data.files import Entry, Files
 from glf.data.shape import Shape, decode_as
-from glf.data.workers import MOST, cores
+from glf.data.workers import MOST, WorkerError, cores
 from glf.printable import printable
 
 SHARE = 8  # images that make a thread worth its start
 
 
-class ChangedFile(OSError):  # noqa: N818 (named after what happened)
-    """A file that was a good image when the set was checked, and no longer is.
-
-    Where a worker process raises it, torch makes a new exception of this class from the worker's whole traceback.
-    Of that, only the line meant for the user is kept.
-    """
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message.rpartition(f"{type(self).__name__}: ")[2].rstrip())
+class ChangedFile(WorkerError):  # noqa: N818 (named after what happened)
+    """A file that was a good image when the set was checked, and no longer is."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

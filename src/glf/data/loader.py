@@ -107,11 +107,11 @@ def loader(
         pin_memory=pin,
         persistent_workers=workers > 0,
         prefetch_factor=ahead if workers else None,
-        worker_init_fn=_deaf if workers else None,
+        worker_init_fn=deaf if workers else None,
     )
 
 
-def _deaf(worker: int) -> None:
+def deaf(worker: int) -> None:
     """Ctrl-C and a batch system's SIGTERM reach all processes of a group: the one that trains saves its state first."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

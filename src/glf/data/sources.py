@@ -12,6 +12,7 @@ from glf.data.files import Files, find
 from glf.data.pack import hold
 from glf.data.published import is_tiny_imagenet, read_published, read_tiny_imagenet
 from glf.data.resident import resident
+from glf.data.shards import is_stream
 from glf.data.store import Images, array_key
 
 Split = Literal["train", "test"]
@@ -83,6 +84,10 @@ def load(
 
 
 def _read_path(data: str, split: str) -> Arrays | Files:
+    if is_stream(data):
+        raise ValueError(
+            f"{data!r} is a stream of shards, which only pretraining reads: give the images that they hold"
+        )
     path = Path(data).expanduser()
     if not data or not path.exists():
         raise ValueError(_not_found(data, path))

@@ -12,7 +12,7 @@ from glf.printable import printable
 BLOCK = 1024  # images hashed at a time, so that a memory-mapped array never has to fit in memory
 
 
-Place = Literal["in memory", "memory-mapped", "decoded"]
+Place = Literal["in memory", "memory-mapped", "decoded", "streamed"]
 
 
 class MissingSplit(LookupError):  # noqa: N818 (a fact about the data, not always an error)

@@ -2,10 +2,30 @@
 
 import os
 import shutil
+from typing import Protocol, runtime_checkable
 
-from glf.data.store import Images
+from glf.data.store import Place
 
 MOST = 16  # decoding processes beyond this wait for the disk, and their batches fill the memory
+
+
+@runtime_checkable
+class Placed(Protocol):
+    """Whatever has a place that its images are read from."""
+
+    @property
+    def place(self) -> Place: ...
+
+
+class WorkerError(OSError):
+    """What is wrong with the data, for the user to read.
+
+    Where a worker process raises it, torch makes a new exception of this class from the worker's whole traceback.
+    Of that, only the line meant for the user is kept.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message.rpartition(f"{type(self).__name__}: ")[2].rstrip())
 
 
 def cores() -> int:
@@ -23,7 +43,7 @@ def room() -> int:
         return 2 * 2**30
 
 
-def worker_count(images: Images, asked: int | None, *, gpu: bool, processes: int = 1, batch_bytes: int = 0) -> int:
+def worker_count(images: Placed, asked: int | None, *, gpu: bool, processes: int = 1, batch_bytes: int = 0) -> int:
     """What was asked for, or else what suits the place where the images live.
 
     Indexing memory is faster than the hand-over from another process. Memory-mapped images may come from the
@@ -35,16 +55,18 @@ def worker_count(images: Images, asked: int | None, *, gpu: bool, processes: int
         if asked < 0:
             raise ValueError(f"workers must be 0 or more, got {asked}")
         return asked
-    if images.place == "decoded":
+    if images.place in ("decoded", "streamed"):
         count = max(1, min(MOST, cores() // max(1, processes)))
     else:
         count = min(2, cores()) if images.place == "memory-mapped" and gpu else 0
     return min(count, room() // max(1, batch_bytes * max(1, processes)))
 
 
-def described(images: Images, workers: int) -> str:
+def described(images: Placed, workers: int) -> str:
     """Where the images live and who reads them, in the words of a run's first lines."""
     readers = f"{workers} worker{'s' if workers > 1 else ''}" if workers else "the training process"
     if images.place == "decoded":
         return f"decoded at every epoch by {readers}"
+    if images.place == "streamed":
+        return f"streamed by {readers}"
     return f"{images.place}, read by {readers}" if workers else images.place

@@ -15,7 +15,8 @@ from glf.nn.backbone import Backbone
 from glf.nn.pretrained import pretrained
 from glf.nn.weights import load_backbone
 from glf.train.directory import saved_config
-from glf.train.run import build_backbone, split
+from glf.train.feed import split
+from glf.train.run import build_backbone
 
 _LIBRARIES = ("timm:", "torchvision:")
 

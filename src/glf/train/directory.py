@@ -131,10 +131,25 @@ def saved_config(out: Path) -> PretrainConfig:
         raise ValueError(f"{path}: {error}") from error
 
 
-def note_skipped(out: Path, skipped: Iterable[Skipped]) -> None:
-    """skipped.txt: a line for each file that is no part of the data, with a tab before the reason."""
+def note_skipped(out: Path, skipped: Iterable[Skipped], keep: bool = False) -> None:
+    """skipped.txt: a line for each file that is no part of the data, with a tab before the reason.
+
+    With ``keep``, lines that are there stay: what a stream has passed over is not looked at again before a run goes on.
+    """
     if not launched_rank():
-        result.write(out / SKIPPED, "".join(f"{one.line()}\n" for one in skipped))
+        lines = _skipped_lines(out) if keep else []
+        lines += [line for line in (one.line() for one in skipped) if line not in lines]
+        result.write(out / SKIPPED, "".join(f"{line}\n" for line in lines))
+
+
+def skipped_count(out: Path) -> int:
+    """How many files the run has passed over until now."""
+    return len(_skipped_lines(out))
+
+
+def _skipped_lines(out: Path) -> list[str]:
+    path = out / SKIPPED
+    return path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
 
 
 def write(path: Path, config: PretrainConfig) -> None:
@@ -149,6 +164,8 @@ def _resumed(config: PretrainConfig, out: Path) -> PretrainConfig:
         given, kept = getattr(config, field.name), getattr(saved, field.name)
         if field.name not in FREE and given not in (kept, getattr(default, field.name)):
             raise ValueError(f"{field.name} was {kept!r} when {out} was started; it cannot become {given!r} on resume")
+    if saved.data.startswith("pipe:") and config.data != saved.data:
+        raise ValueError(f"{out} reads what a command prints: give --data {saved.data!r} again to have it run")
     if not (out / LAST).exists():
         raise ValueError(
             f"{out} has no checkpoint yet (the first comes after some minutes or an epoch): start anew with --overwrite"

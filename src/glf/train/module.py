@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from glf.config import PretrainConfig
 from glf.data.augment import augment
 from glf.data.loader import EpochBatches
+from glf.data.streamed import StreamSteps
 from glf.data.views import View
 from glf.measure.batch import shape
 from glf.method import Method
@@ -56,7 +57,7 @@ class Pretraining(L.LightningModule):
     def train_dataloader(self) -> DataLoader[Batch]:
         loader = self.make_loader(rank(), world_size())
         # Lightning sets the epoch too, but in a resumed run only after workers have begun to read.
-        assert isinstance(loader.sampler, EpochBatches)
+        assert isinstance(loader.sampler, EpochBatches | StreamSteps)
         loop: Any = self.trainer.fit_loop
         epoch, batch = loop.epoch_progress.current.processed, loop.epoch_loop.batch_progress.current.ready
         loader.sampler.begin(epoch, batch % self.steps_per_epoch)

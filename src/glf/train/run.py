@@ -6,43 +6,29 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import lightning as L
-import numpy as np
 from rich.console import Console
-from torch.utils.data import DataLoader
 
 from glf import methods, result
 from glf.config import PretrainConfig, to_dict
-from glf.data import sources, views
-from glf.data.loader import EpochBatches, bytes_per_image, draw, loader, statistics
-from glf.data.masks import read_masks
-from glf.data.pack import cache_root
+from glf.data import views
+from glf.data.loader import draw, statistics
 from glf.data.store import Images
-from glf.data.workers import described, worker_count
 from glf.heap import kept_memory
 from glf.method import Method
 from glf.nn.backbone import Backbone
 from glf.nn.network import Network
-from glf.nn.prior import prior_rows
 from glf.nn.weights import FILE, load_weights, save_backbone
 from glf.train import directory
 from glf.train.callbacks import Bar, Clock, Follow, Journal, Metrics, Probe, Refresh
 from glf.train.doctor import FILE as METRICS
 from glf.train.doctor import examine, read
+from glf.train.feed import Asked, Feed, stored
 from glf.train.module import Pretraining
 from glf.train.optim import scaled_lr
-from glf.train.saving import Checkpoints, StopRun
+from glf.train.saving import Checkpoints, Stopped, StopRun
+from glf.train.streaming import is_streamed, streamed
 from glf.train.trainer import accelerator, check_sharing, make_trainer, torch_device
 from glf.train.watch import Doctor, verdict
-from glf.types import Batch
-
-
-class Stopped(KeyboardInterrupt):
-    """A signal has stopped a run, whose state is saved: says how to go on."""
-
-    def __init__(self, message: str, number: int) -> None:
-        super().__init__(message)
-        self.signal = number
-
 
 PROBE_BANK = 5_000  # the online probe's neighbours; evaluation proper uses the whole training set
 
@@ -62,68 +48,41 @@ def pretrain(
     recipe = views.recipe(config.views or method.views)
     if len(recipe) > 2 and not method.many_views:
         raise ValueError(f"{method.title} is defined for two views: {config.views} has {len(recipe)}")
-    images = sources.load(
-        config.data,
-        "train",
-        size=config.image_size,
-        root=config.root,
-        labels=config.labels,
-        store=config.store,
-        download=config.download,
-    )
-    masks = None
-    if config.masks is not None:
-        if not any(view.mask for view in recipe):
-            raise ValueError(f"no view of {config.views or method.views} hides backgrounds: use --views salient")
-        masks = read_masks(config.masks, config.data, images, size=config.image_size, store=config.store)
-    train, val = split(images, config)
-    image_size = config.image_size or crop_size(images)
-    backbone = build_backbone(images, image_size, config)
-    needs = objective.needs
-    if "target" in needs and not images.labelled:
-        raise ValueError(f"{method.title} learns from labels, and {images.name} has none")
-    EpochBatches(train, config.batch_size, config.seed)  # refuses a batch that the data cannot fill
     device = accelerator(config.device)
-    batch_bytes = bytes_per_image(images) * config.batch_size // (config.devices * config.nodes)
-    workers = worker_count(
-        images, config.workers, gpu=device != "cpu", processes=config.devices, batch_bytes=batch_bytes
+    asked = Asked(
+        title=method.title,
+        needs=objective.needs,
+        views=config.views or method.views,
+        hides=any(view.mask for view in recipe),
+        accelerator=device,
+        place=torch_device(device),
+        say=Journal(console, None),
     )
-    prior = None
-    if "prior" in needs:
-        Journal(console, None)(f"prior     {config.prior}: features of {len(images):,} images")
-        prior = prior_rows(
-            config.prior,
-            images,
-            cache=cache_root() / "prior",
-            width=config.prior_width,
-            weights=config.prior_weights,
-            size=config.prior_size,
-            download=config.download,
-            device=torch_device(device),
-        )
-
-    def make_loader(rank: int, world: int) -> DataLoader[Batch]:
-        batches = EpochBatches(train, config.batch_size, config.seed, rank, world)
-        return loader(images, batches, prior=prior, masks=masks, workers=workers, pin=device == "gpu")
-
+    data = streamed(config, asked) if is_streamed(config) else stored(config, asked)
+    config = replace(config, **data.settled)
+    image_size = config.image_size or crop_size(data.images)
+    backbone = build_backbone(data.images, image_size, config, data.normal)
+    if "target" in objective.needs and not data.labelled:
+        raise ValueError(f"{method.title} learns from labels, and {config.data} has none")
+    make_loader = data.prepare()
     method = _as_configured(method, config)
     L.seed_everything(config.seed, verbose=False)
     module = Pretraining(
-        network=Network(backbone, method.heads, needs, classes=len(images.classes)),
+        network=Network(backbone, method.heads, objective.needs, classes=len(data.classes)),
         objective=objective,
         method=method,
         recipe=recipe,
         image_size=image_size,
         config=config,
-        steps_per_epoch=len(train) // config.batch_size,
+        steps_per_epoch=data.count // config.batch_size,
         make_loader=make_loader,
     )
     with directory.made(config) as out, kept_memory(device == "cpu"):  # nothing can be wrong any more
         journal = Journal(console, out / "train.log" if out else None)
         if out is not None:
-            directory.note_skipped(out, images.skipped)
-        _announce(journal, config, images, train, val, module, workers)
-        return _fit(config, module, images, train, val, journal, callbacks)
+            directory.note_skipped(out, data.images.skipped, keep=data.streamed and config.resume)
+        _announce(journal, config, data, module)
+        return _fit(config, module, data, journal, callbacks)
 
 
 def _as_configured(method: Method, config: PretrainConfig) -> Method:
@@ -139,21 +98,17 @@ def _as_configured(method: Method, config: PretrainConfig) -> Method:
     return replace(method, heads=replace(method.heads, **given), teacher=config.momentum or method.teacher)
 
 
-def split(images: Images, config: PretrainConfig) -> tuple[np.ndarray, np.ndarray]:
-    """Training rows, and rows held out of them for the probe: fixed by the seed, classes in proportion."""
-    rows = np.arange(len(images))
-    if config.limit is not None:
-        rows = draw(images.targets, config.limit, config.seed)
-    count = config.val_images
-    if count is None:
-        count = min(len(rows) // 10, 5_000) if images.labelled else 0
-    val = rows[draw(images.targets[rows], count, config.seed + 1)]
-    return np.setdiff1d(rows, val), val
+def build_backbone(
+    images: Images,
+    image_size: int,
+    config: PretrainConfig,
+    normal: tuple[tuple[float, ...], tuple[float, ...]] | None = None,
+) -> Backbone:
+    """The backbone as it is before training: initialised by the seed, or from given weights.
 
-
-def build_backbone(images: Images, image_size: int, config: PretrainConfig) -> Backbone:
-    """The backbone as it is before training: initialised by the seed, or from given weights."""
-    mean, std = statistics(images)
+    ``normal`` is the mean and the deviation of the channels, where they are known better than by these images.
+    """
+    mean, std = normal or statistics(images)
     L.seed_everything(config.seed, verbose=False)
     backbone = Backbone(
         config.backbone,
@@ -177,12 +132,11 @@ def crop_size(images: Images) -> int:
 def _fit(
     config: PretrainConfig,
     module: Pretraining,
-    images: Images,
-    train: np.ndarray,
-    val: np.ndarray,
+    data: Feed,
     journal: Journal,
     more: Sequence[L.Callback],
 ) -> dict[str, Any]:
+    images, train, val = data.images, data.train, data.val
     out = None if config.dry_run else config.out
     clock = Clock()
     metrics = Metrics(out / METRICS, clock) if out else None
@@ -222,12 +176,12 @@ def _fit(
         method=config.method,
         data={
             "name": images.name,
-            "key": images.key,
-            "images": len(images),
-            "train": len(train),
+            "key": data.key,
+            "images": data.total,
+            "train": data.count,
             "val": len(val),
-            "skipped": len(images.skipped),
-            "classes": list(images.classes),
+            "skipped": directory.skipped_count(out),
+            "classes": list(data.classes),
         },
         backbone=module.network.backbone.describe(),
         training={**final, **clock.speed, "lr": scaled_lr(config)},
@@ -239,23 +193,16 @@ def _fit(
     return content
 
 
-def _announce(
-    journal: Journal,
-    config: PretrainConfig,
-    images: Images,
-    train: np.ndarray,
-    val: np.ndarray,
-    module: Pretraining,
-    workers: int,
-) -> None:
+def _announce(journal: Journal, config: PretrainConfig, data: Feed, module: Pretraining) -> None:
+    images = data.images
     (height, width), method, backbone = images.size, module.method, module.network.backbone
     parameters = sum(p.numel() for p in backbone.parameters())
     terms = " + ".join(f"{weight:g} {term.name}" for weight, term in module.objective.parts)
     beside = f"  (and by architecture: {method.architecture})" if method.architecture else ""
     skipped = f", {len(images.skipped)} files skipped" if images.skipped else ""
     journal(
-        f"data      {images.name}: {len(train):,} images to train on, {len(val):,} held out for the probe"
-        f" ({height} x {width}, {images.channels} channels{skipped}), {described(images, workers)}"
+        f"data      {images.name}: {data.count:,} images to train on, {len(data.val):,} held out for the probe"
+        f" ({height} x {width}, {images.channels} channels{skipped}), {data.words}"
     )
     journal(f"method    {method.name} = {terms}{beside}")
     journal(f"backbone  {config.backbone}: {parameters:,} parameters, {backbone.width} features")

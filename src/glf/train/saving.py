@@ -23,6 +23,14 @@ class StopRun(Exception):  # noqa: N818 (named after what it asks for)
         self.signal = number
 
 
+class Stopped(KeyboardInterrupt):
+    """A signal has stopped a run, whose state is saved: says how to go on."""
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.signal = number
+
+
 class Checkpoints(L.Callback):
     """last after every epoch, every so many minutes, and when a signal stops the run.
 

@@ -1,0 +1,55 @@
+"""glf shard: a source of images -> a folder of shards, with the prior's rows beside the images if that is asked for."""
+
+from rich.console import Console
+
+from glf.config import ShardConfig
+from glf.data import sources
+from glf.data.description import Description
+from glf.data.pack import cache_root
+from glf.data.shard import described, write_shards
+from glf.nn.prior import prior_rows
+from glf.train.run import accelerator, torch_device
+
+
+def shard(config: ShardConfig, console: Console | None = None) -> Description:
+    """Write the shards of one split; returns what shards.json holds."""
+    console = console or Console()
+    images = sources.load(
+        config.data,
+        config.split,
+        root=config.root,
+        labels=config.labels,
+        store="decode",  # every file is looked at and none is stored: its bytes are what goes into the shards
+        download=config.download,
+    )
+    prior = None
+    if config.prior is not None:
+        console.print(f"prior     {config.prior}: features of {len(images):,} images", highlight=False)
+        prior = prior_rows(
+            config.prior,
+            images,
+            cache=cache_root() / "prior",
+            width=config.prior_width,
+            weights=config.prior_weights,
+            size=config.prior_size,
+            download=config.download,
+            device=torch_device(accelerator(config.device)),
+        )
+    plan = described(
+        images,
+        split=config.split,
+        per_shard=config.per_shard,
+        seed=config.seed,
+        prior=prior,
+        prior_name=config.prior or "",
+    )
+    written = write_shards(images, plan, config.out, prior=prior, overwrite=config.overwrite)
+    skipped = f", {len(images.skipped)} files skipped (skipped.txt)" if images.skipped else ""
+    kept = f", {plan.shards - written} of them there already" if written < plan.shards else ""
+    console.print(
+        f"shards    {config.out}: {plan.images:,} images in {plan.shards:,} shards{kept}{skipped}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    return plan

@@ -1,0 +1,234 @@
+"""Whole runs on shards: from glf shard to a backbone, with the prior's rows, on two processes, stopped and gone on."""
+
+import io
+import json
+import subprocess
+import sys
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from glf import checkpoint
+from glf.cli import main
+from glf.config import PretrainConfig, ShardConfig
+from glf.data.samples import PLACE, BrokenShard
+from glf.data.sources import load
+from glf.nn.prior import prior_rows
+from glf.shard import shard
+from glf.train import directory
+from glf.train.run import pretrain
+from glf.types import Batch
+
+Settings = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """few.npz, and its shards: out with a prior, bare without. Nobody writes into them."""
+    place = tmp_path_factory.mktemp("runs")
+    source = load("fashion-mini")
+    np.savez(place / "few.npz", train_images=source.pixels[:160], train_labels=source.targets[:160])
+    base = ShardConfig(data=str(place / "few.npz"), out=place / "bare", per_shard=20)
+    quiet = Console(file=io.StringIO())
+    shard(base, quiet)
+    shard(replace(base, out=place / "out", prior="pixels"), quiet)
+    return place
+
+
+@pytest.fixture
+def settings(made: Path, tmp_path: Path) -> Settings:
+    """Two epochs of four steps, by two workers."""
+    return {
+        "data": str(made / "out"), "batch_size": 32, "epochs": 2, "log_every": 1, "workers": 2, "shuffle": 20,
+        "out": tmp_path / "run", "method": "simclr+adc",
+    }  # fmt: skip
+
+
+class Seen(L.Callback):
+    """Keeps the batches that training was given; stops it where it is told to."""
+
+    def __init__(self, until: int | None = None) -> None:
+        self.batches: list[Batch] = []
+        self.until = until
+
+    def on_train_batch_start(self, trainer: L.Trainer, module: object, batch: Batch, batch_idx: int) -> None:
+        if trainer.global_step == self.until:
+            raise RuntimeError("the power is gone")
+        self.batches.append(batch)
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = checkpoint.load(run / directory.LAST)["state_dict"]
+    return found
+
+
+def keys(folder: Path) -> dict[int, int]:
+    """A sample's row in the stream -> the row of the image that it was made of."""
+    found = {}
+    for number, path in enumerate(sorted(folder.glob("*.tar"))):
+        with tarfile.open(path) as tar:
+            names = [name for name in tar.getnames() if name.endswith(".png")]
+        found |= {number * PLACE + place: int(name.removesuffix(".png")) for place, name in enumerate(names)}
+    return found
+
+
+def test_rows_of_the_prior_are_those_of_the_images(made: Path, settings: Settings, console: Console) -> None:
+    seen = Seen()
+    result = pretrain(PretrainConfig(**settings), console, [seen])
+    images = load(str(made / "few.npz"))
+    prior, back = prior_rows("pixels", images, cache=made / "cache"), keys(made / "out")
+    assert len(seen.batches) == 8
+    for batch in seen.batches:
+        rows = [back[row] for row in batch.row.tolist()]
+        assert batch.prior is not None
+        assert np.array_equal(batch.prior.numpy(), prior[rows])
+        assert np.array_equal(batch.images.permute(0, 2, 3, 1).numpy(), images.pixels[rows])
+        assert np.array_equal(batch.target.numpy(), images.targets[rows])
+    assert result["data"] | {"name": 0, "key": 0, "classes": 0} == {
+        "name": 0, "key": 0, "images": 160, "train": 140, "val": 10, "skipped": 0, "classes": 0,
+    }  # fmt: skip
+    assert {"val/knn", "val/rank"} <= set(result["training"])
+    held = {row for batch in seen.batches for row in batch.row.tolist() if row // PLACE == 7}
+    assert not held, "the last shard is the probe's"
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "prior     pixels: 64 numbers beside every image" in shown
+    assert (
+        "140 images to train on, 10 held out for the probe (28 x 28, 1 channels), 7 shards streamed by 2 workers"
+        in shown
+    )
+    line = json.loads((settings["out"] / "metrics.jsonl").read_text().splitlines()[0])
+    assert line["constrain/lpm"] > 0
+
+
+def test_a_run_that_is_stopped_goes_on_to_the_same_weights(
+    settings: Settings, tmp_path: Path, console: Console
+) -> None:
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    pretrain(PretrainConfig(**{**settings, "out": whole}), console)
+    with pytest.raises(RuntimeError, match="the power is gone"):
+        pretrain(PretrainConfig(**{**settings, "out": stopped}), console, [Seen(until=6)])
+    saved = directory.saved_config(stopped)
+    assert (saved.workers, saved.prior, saved.prior_width) == (2, "pixels", 64)
+    pretrain(PretrainConfig(out=stopped, resume=True), console)
+    a, b = weights(whole), weights(stopped)
+    assert all(torch.equal(value, b[name]) for name, value in a.items())
+
+
+def test_from_images_to_a_backbone_by_the_command_line_with_two_processes(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shards = tmp_path / "shards"
+    main(["shard", str(made / "few.npz"), "--out", str(shards), "--prior", "pixels", "--per-shard", "20"])
+    assert "160 images in 8 shards" in capsys.readouterr().out
+    path = shards / "shard-000001.tar"
+    damaged = bytearray(path.read_bytes())
+    damaged[512:600] = b"\0" * 88  # the first image's header
+    path.write_bytes(damaged)
+    small = "--device cpu --devices 2 --batch-size 32 --epochs 1 --log-every 1 --workers 1 --shuffle 20 --val-images 0".split()
+    command = [sys.executable, "-m", "glf", "pretrain", "--data", str(shards), "--out", str(tmp_path / "run"), *small]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "simclr+adc" in done.stdout
+    assert done.stdout.count("run       ") == 1
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "loss" in line] == list(range(1, 6))
+    assert (tmp_path / "run" / "backbone.safetensors").exists()
+    skipped = (tmp_path / "run" / "skipped.txt").read_text().splitlines()
+    assert len(skipped) == 1
+    assert skipped[0].startswith("shard-000001.tar/")
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["data"]["skipped"] == 1
+
+
+def test_one_shard_alone_is_all_trained_on(made: Path, settings: Settings, console: Console) -> None:
+    (Path(settings["out"]).parent / "one.txt").write_text(str(made / "out" / "shard-000000.tar"))
+    data = str(Path(settings["out"]).parent / "one.txt")
+    result = pretrain(PretrainConfig(**{**settings, "data": data, "epoch_images": 64, "epochs": 1}), console)
+    assert (result["data"]["train"], result["data"]["val"]) == (64, 0)
+    assert "val/knn" not in result["training"], "nothing was held out"
+    assert result["training"]["val/rank"] > 0
+    assert directory.saved_config(settings["out"]).workers == 1, "a worker without a shard has nothing to do"
+
+
+def test_a_command_in_a_saved_configuration_is_not_run(settings: Settings, tmp_path: Path, console: Console) -> None:
+    run = tmp_path / "theirs"
+    run.mkdir()
+    command = f"pipe:touch {tmp_path / 'owned'}"
+    directory.write(run / "config.json", PretrainConfig(**{**settings, "data": command, "epoch_images": 64}))
+    (run / "checkpoints").mkdir()
+    (run / directory.LAST).touch()
+    with pytest.raises(ValueError, match="reads what a command prints: give --data"):
+        pretrain(PretrainConfig(out=run, resume=True), console)
+    assert not (tmp_path / "owned").exists()
+
+
+def test_rows_that_nobody_describes_are_a_prior_without_a_name(
+    made: Path, settings: Settings, console: Console
+) -> None:
+    changed = {"data": f"{made}/out/shard-{{000000..000007}}.tar", "epoch_images": 64, "epochs": 1}
+    pretrain(PretrainConfig(**{**settings, **changed}), console)
+    saved = directory.saved_config(settings["out"])
+    assert (saved.prior, saved.prior_width) == ("unnamed", 64)
+
+
+def test_a_shard_that_breaks_ends_the_run_in_one_line(made: Path, settings: Settings, console: Console) -> None:
+    place = Path(settings["out"]).parent / "copied"
+    place.mkdir()
+    for path in (made / "out").iterdir():
+        (place / path.name).write_bytes(path.read_bytes())
+    with (place / "shard-000003.tar").open("r+b") as file:
+        file.truncate(30_000)
+    with pytest.raises(BrokenShard, match=r"shard-000003.tar cannot be read: .*go on with --resume") as error:
+        pretrain(PretrainConfig(**{**settings, "data": str(place)}), console)
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"data": "bare"}, r"SimCLR.* reads a prior, and .* has no row .* \(glf shard --prior\)"),
+        ({"method": "pcl"}, "keeps something for every image"),
+        ({"limit": 50}, "use --epoch-images"),
+        ({"masks": Path("masks")}, "--masks are matched by the names of files"),
+        ({"prior": "timm:resnet18"}, "has rows of the prior pixels, 64 wide, so --prior timm:resnet18 has no use"),
+        ({"prior_width": 32}, "so --prior-width 32 has no use"),
+        ({"prior_weights": Path("w.pt")}, r"so --prior-weights w\.pt has no use"),
+        ({"data": "out/shard-{000000..000007}.tar"}, r"not known without a shards\.json: .* \(--epoch-images\)"),
+        ({"batch_size": 256}, "a batch of 256 is larger than an epoch of 140"),
+        ({"devices": 8}, "7 shards cannot be shared by 8 processes"),
+        ({"shuffle": 0}, "--shuffle must be 1 or more, got 0"),
+        ({"epoch_images": 0}, "--epoch-images must be 1 or more, got 0"),
+        ({"method": "supcon", "labels": "none"}, "learns from labels"),
+        (
+            {"data": "few.npz", "epoch_images": 64},
+            r"--epoch-images is for shards, and .*few\.npz has none: use --limit",
+        ),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_written(
+    changed: Settings, message: str, made: Path, settings: Settings, console: Console
+) -> None:
+    if "data" in changed:
+        changed = {**changed, "data": str(made / changed["data"])}
+    with pytest.raises(ValueError, match=message):
+        pretrain(PretrainConfig(**{**settings, **changed}), console)
+    assert not settings["out"].exists()
+
+
+def test_the_same_prior_may_be_named_again_and_none_is_read_where_none_is_asked_for(
+    made: Path, settings: Settings, console: Console
+) -> None:
+    seen = Seen()
+    pretrain(PretrainConfig(**{**settings, "prior": "pixels", "prior_width": 64, "dry_run": True}), console, [seen])
+    assert seen.batches[0].prior is not None
+    seen = Seen()
+    bare = {**settings, "data": str(made / "bare"), "method": "simclr", "dry_run": True}
+    pretrain(PretrainConfig(**bare), console, [seen])
+    assert seen.batches[0].prior is None
+    assert not settings["out"].exists()
