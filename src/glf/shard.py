@@ -8,7 +8,7 @@ from glf.data.description import Description
 from glf.data.pack import cache_root
 from glf.data.shard import described, write_shards
 from glf.nn.prior import prior_rows
-from glf.train.run import accelerator, torch_device
+from glf.train.trainer import accelerator, torch_device
 
 
 def shard(config: ShardConfig, console: Console | None = None) -> Description:

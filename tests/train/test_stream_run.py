@@ -113,7 +113,8 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_weights(
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     pretrain(PretrainConfig(**{**settings, "out": whole}), console)
     with pytest.raises(RuntimeError, match="the power is gone"):
-        pretrain(PretrainConfig(**{**settings, "out": stopped}), console, [Seen(until=6)])
+        pretrain(PretrainConfig(**{**settings, "out": stopped, "save_minutes": 0.0}), console, [Seen(until=6)])
+    assert checkpoint.load(stopped / directory.LAST)["global_step"] == 6, "in the middle of the second epoch"
     saved = directory.saved_config(stopped)
     assert (saved.workers, saved.prior, saved.prior_width) == (2, "pixels", 64)
     pretrain(PretrainConfig(out=stopped, resume=True), console)
@@ -131,7 +132,8 @@ def test_from_images_to_a_backbone_by_the_command_line_with_two_processes(
     damaged = bytearray(path.read_bytes())
     damaged[512:600] = b"\0" * 88  # the first image's header
     path.write_bytes(damaged)
-    small = "--device cpu --devices 2 --batch-size 32 --epochs 1 --log-every 1 --workers 1 --shuffle 20 --val-images 0".split()
+    small = "--device cpu --devices 2 --batch-size 32 --epochs 1 --log-every 1 --workers 1 --shuffle 20".split()
+    small += ["--val-images", "0"]
     command = [sys.executable, "-m", "glf", "pretrain", "--data", str(shards), "--out", str(tmp_path / "run"), *small]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
