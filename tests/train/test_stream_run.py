@@ -132,8 +132,8 @@ def test_from_images_to_a_backbone_by_the_command_line_with_two_processes(
     damaged = bytearray(path.read_bytes())
     damaged[512:600] = b"\0" * 88  # the first image's header
     path.write_bytes(damaged)
-    small = "--device cpu --devices 2 --batch-size 32 --epochs 1 --log-every 1 --workers 1 --shuffle 20".split()
-    small += ["--val-images", "0"]
+    small = "--device cpu --devices 2 --workers 1 --batch-size 32 --epochs 1 --log-every 1".split()
+    small += "--shuffle 20 --val-images 0".split()  # every image is trained on, once
     command = [sys.executable, "-m", "glf", "pretrain", "--data", str(shards), "--out", str(tmp_path / "run"), *small]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
