@@ -61,9 +61,9 @@ def main(arguments: list[str] | None = None) -> None:
         message = (
             "interrupted; a run goes on with --resume from its last checkpoint, a comparison with the same command"
         )
-        _fail(str(error) or message, 128 + getattr(error, "signal", signal.SIGINT))
+        _fail(str(error) or message, 128 + getattr(error, "signal", signal.SIGINT), of_all=True)
     except SickError as error:
-        _fail(str(error), 3)
+        _fail(str(error), 3, of_all=True)
     except (ValueError, LookupError, OSError) as error:
         if os.environ.get("GLF_DEBUG"):
             raise
@@ -194,7 +194,10 @@ def _described(weight: float, term: Any) -> str:
     return f"{factor}{term.name}: {term.formula}"
 
 
-def _fail(message: str, code: int) -> None:
+def _fail(message: str, code: int, of_all: bool = False) -> None:
+    """One line and an exit code. What all processes of a run have to say, the first one says."""
+    if of_all and any(os.environ.get(name, "0") != "0" for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID")):
+        sys.exit(code)
     message = "\n".join(printable(line) for line in message.split("\n"))
     Console(stderr=True).print(f"[bold red]glf:[/] {_escape(message)}", highlight=False, soft_wrap=True)
     sys.exit(code)

@@ -1,8 +1,10 @@
 """Two real processes: the gathered batch gives the gradient that one process with the whole batch has."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from glf import checkpoint
 from glf.config import AdcOptions
 from glf.constrain.distribution import LAWS
 from glf.methods import METHODS, parse
@@ -119,3 +122,20 @@ def test_two_processes_train_one_run(method, tmp_path):
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, 9))
     assert [line["epoch"] for line in lines if "val/knn" in line] == [0, 1]
     assert (tmp_path / "run" / "backbone.safetensors").exists()
+
+
+def test_a_signal_to_one_process_stops_them_all_at_one_step(tmp_path):
+    command = [Path(sys.executable).parent / "glf", "pretrain", "--method", "simclr", "--out", tmp_path / "run"]
+    small = "--device cpu --devices 2 --limit 640 --batch-size 64 --epochs 40 --val-images 64 --log-every 3".split()
+    small += "--backbone timm:test_resnet --image-size 32 --workers 0".split()
+    process = subprocess.Popen([*command, *small], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    metrics, deadline = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 120
+    while not metrics.exists() or metrics.read_text().count("loss") < 2:
+        assert process.poll() is None, "the run ended before it could be stopped"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert said.count("stopped by SIGTERM after step") == 1, "the first process speaks for all"
+    assert checkpoint.load(tmp_path / "run" / "checkpoints" / "last.ckpt")["global_step"] % 3 == 1, "a logged step"

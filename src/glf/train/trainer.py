@@ -18,12 +18,14 @@ _NOISE = (
     ".*does not have many workers.*",
     ".*treespec, LeafSpec.*",
     ".*your dataloader is not resumable.*",  # ours begins where the checkpoint was written
+    ".*sync_dist=True.*",  # every process has the loss of all
 )
 
 
 def make_trainer(config: PretrainConfig, callbacks: Sequence[L.Callback]) -> L.Trainer:
     """The trainer of a run."""
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     for noise in _NOISE:
         warnings.filterwarnings("ignore", noise)
     plugins: list[Any] = [_AtomicIO()]
