@@ -11,6 +11,7 @@ Cost: 2 sets x 3 variants x 3 seeds = 18 runs of some 3 minutes with one thread,
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pages
@@ -109,8 +110,13 @@ def main() -> None:
     told = {kind: found(path) for kind, path in paths.items()}
     also = ["The prior's rows of native and foreign images", rows_of(told)]
     print("\n".join(lines(rows_of(told))))
-    content = conduct(study(options.images, tuple(str(path) for path in paths.values())), OUT)
-    pages.store("outliers", {**content, "finding": FINDING, "also": also})
+
+    def keep(content: dict[str, Any]) -> None:
+        pages.store("outliers", {**content, "finding": FINDING, "also": also})
+
+    asked = study(options.images, tuple(str(path) for path in paths.values()))
+    conduct(asked, OUT, known=pages.known_runs(), keep=keep)
+    pages.write()
 
 
 if __name__ == "__main__":

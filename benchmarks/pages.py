@@ -10,6 +10,7 @@ from typing import Any
 
 import all_methods
 
+from glf import result
 from glf.compare.study import from_file
 from glf.compare.table import about, lines, markdown, tables
 
@@ -27,11 +28,26 @@ def stored() -> Iterator[tuple[str, dict[str, Any]]]:
         yield path.stem, {**content, "finding": from_file(file, "tiny").finding} if file.exists() else content
 
 
+def known_runs() -> dict[str, dict[str, Any]]:
+    """Every run of every study that is stored, by what it is."""
+    return {run["key"]: run for _, content in stored() for run in content["runs"]}
+
+
+def runs_missing(content: dict[str, Any]) -> int:
+    """How many runs a study still lacks."""
+    cells = len(content["data"]) * len(content["methods"]) * len(content["variants"]) * content["seeds"]
+    return cells - len(content["runs"])
+
+
 def results() -> str:
     """The page of all results."""
     how = "Written by `python benchmarks/pages.py` from `benchmarks/results`; `make study STUDY=name` runs one."
     head = f"# Results\n\n{how}\n"
-    parts = [section(content) for _, content in stored()]
+    parts = [section(content) for _, content in stored() if not runs_missing(content)]
+    missing = {name: runs_missing(content) for name, content in stored()}
+    if any(missing.values()):
+        under_way = ", ".join(f"{name} ({count} runs to go)" for name, count in missing.items() if count)
+        parts.append(f"Under way: {under_way}.\n")
     if MAPS.exists():
         parts.append(f"## Feature maps\n\n![t-SNE of test images' features]({MAPS.relative_to(HERE)})\n")
     return "\n".join([head, *parts, all_methods.page(json.loads(all_methods.OUT.read_text()))])
@@ -50,17 +66,16 @@ def readme(text: str) -> str:
     before, _, rest = text.partition(START)
     _, _, after = rest.partition(END)
     content = dict(stored()).get("headline")
-    if content is None:
+    if content is None or runs_missing(content):
         return text
     table = [line for title, rows in tables(content) for line in (f"**{title}**", "", *lines(rows), "")]
     return "\n".join([before + START, content["finding"], "", *table, about(content), END]) + after
 
 
 def store(name: str, content: dict[str, Any]) -> None:
-    """Keep what a study has found, and write the pages anew."""
+    """Keep what a study has found so far."""
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
-    write()
+    result.write(RESULTS / f"{name}.json", json.dumps(content, indent=1) + "\n")
 
 
 def write() -> None:

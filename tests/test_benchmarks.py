@@ -4,21 +4,21 @@ import itertools
 import json
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from glf.compare.compare import conduct
+from glf.compare.runs import key
 from glf.compare.study import Study
-from glf.evaluate.suite import evaluate
-from glf.train.run import pretrain
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 import all_methods  # noqa: E402
 import pages  # noqa: E402
-import study  # noqa: E402
 from speed.__main__ import page  # noqa: E402 (the folder is no package of glf)
 from speed.timing import Row, interleaved  # noqa: E402
 
@@ -48,34 +48,47 @@ def test_the_pages_are_those_of_the_stored_studies() -> None:
     assert pages.readme(by_hand) == text
 
 
-def test_every_study_that_is_stored_is_whole() -> None:
+def test_every_study_that_is_shown_is_whole_and_has_a_finding() -> None:
     for name, content in pages.stored():
         assert not content["failed"], name
-        assert "not run yet" not in content["finding"].lower(), name
         made = {(run["data"], run["method"], run["variant"], run["seed"]) for run in content["runs"]}
-        seeds = {run["seed"] for run in content["runs"]}
-        asked = itertools.product(content["data"], content["methods"], content["variants"], seeds)
-        assert made == set(asked), f"{name} is not whole"
+        assert len(made) == len(content["runs"]), name
         assert not any(Path(data).is_absolute() for data in content["data"]), name
+        if pages.runs_missing(content):
+            assert f"## {content['title']}\n" not in pages.results()
+            continue
+        asked = itertools.product(content["data"], content["methods"], content["variants"], range(content["seeds"]))
+        assert made == set(asked), f"{name} is not whole"
+        assert "not run yet" not in content["finding"].lower(), name
 
 
 def test_a_study_takes_over_what_another_has_run(
     few_images: str, tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(study, "RUNS", tmp_path)
+    monkeypatch.setattr(pages, "RESULTS", tmp_path / "results")
     settings = {"batch_size": 32, "epochs": 1, "val_images": 0, "image_size": 16}
-    about = {"methods": ("simclr",), "data": (few_images,), "seeds": 1, "settings": settings}
-    one = Study(title="", base="none", variants={"none": {}}, judging={"probe_epochs": 2}, **about)
+    one = Study(
+        title="One",
+        methods=("simclr",),
+        data=(few_images,),
+        seeds=1,
+        base="none",
+        variants={"none": {}},
+        settings=settings,
+        judging={"probe_epochs": 2},
+    )
+    first = conduct(one, tmp_path / "one", console=console, keep=partial(pages.store, "one"))
+    assert pages.known_runs().keys() == {run["key"] for run in first["runs"]}
+    two = replace(one, title="Two", base="alone", variants={"alone": {}, "warmer": {"options": {"temperature": 0.5}}})
+    second = conduct(two, tmp_path / "two", console=console, known=pages.known_runs())
+    assert [path.parts[-4:-1] for path in (tmp_path / "two").rglob("result.json")] == [("simclr", "warmer", "0")]
+    assert second["runs"][0] == {**first["runs"][0], "variant": "alone"}
+    assert second["references"] == first["references"]
+    assert not pages.runs_missing(second)
     (cell,) = one.cells()
-    run = tmp_path / "one" / cell.place
-    pretrain(replace(one.config(cell), out=run), console)
-    evaluate(one.judged(run), console)
-    variants = {"alone": {}, "warmer": {"options": {"temperature": 0.5}}}
-    study.copy_known(replace(one, base="alone", variants=variants), tmp_path / "two")
-    copied = [path.relative_to(tmp_path / "two") for path in (tmp_path / "two").rglob("result.json")]
-    assert copied == [Path("few", "simclr", "alone", "0", "result.json")]
-    study.copy_known(replace(one, judging={"probe_epochs": 3}), tmp_path / "three")
-    assert not (tmp_path / "three").exists()
+    for changed in ({"judging": {"probe_epochs": 3}}, {"settings": {**settings, "epochs": 2}}):
+        assert key(replace(one, **changed), cell) not in pages.known_runs()
+    assert key(replace(one, settings={**settings, "workers": 0}), cell) in pages.known_runs(), "that changes no number"
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,12 @@ def test_a_table_per_metric_with_the_base_first() -> None:
     assert row == ["simclr", "51.0 ± 1.0 (3)", "53.0, +2.00 [1.50, 2.50] (3)"]
 
 
+def test_a_variant_is_held_against_another_one_too() -> None:
+    head, row = dict(tables(content(versus={"none": "adc"})))["d, linear probe"]
+    assert head[-1] == "none over adc"
+    assert row[-1] == "-2.00 [-2.50, -1.50] (3)"
+
+
 def test_only_seeds_that_both_have_are_compared() -> None:
     assert difference({0: 50.0, 1: 60.0, 2: 70.0}, {0: 51.0, 2: 71.0}) == "61.0, +1.00, not shown [1.00, 1.00] (2)"
     assert difference({0: 50.0}, {0: 51.0}) == "51.0, +1.00, not shown (1)"

@@ -2,20 +2,24 @@
 
 import json
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from glf import result
-from glf.compare.runs import judged, run_all
+from glf.compare.runs import judged, key, run_all
 from glf.compare.study import Cell, Study, from_flags
 from glf.compare.table import markdown, page
 from glf.config import CompareConfig
 from glf.report.page import document
 
 FILE, TABLE, PAGE = "compare.json", "table.md", "table.html"
+REFERENCES = ("pixels", "untrained")
+JUDGED = ("protocols", "split", "train", "test")  # how, and on what
 
 
 def compare(config: CompareConfig, console: Console | None = None) -> dict[str, Any]:
@@ -28,17 +32,29 @@ def compare(config: CompareConfig, console: Console | None = None) -> dict[str, 
     return content
 
 
-def conduct(study: Study, out: Path, jobs: int | None = None, console: Console | None = None) -> dict[str, Any]:
-    """The same for a study that is there already, whatever fails."""
+def conduct(
+    study: Study,
+    out: Path,
+    jobs: int | None = None,
+    console: Console | None = None,
+    known: Mapping[str, dict[str, Any]] = MappingProxyType({}),
+    keep: Callable[[dict[str, Any]], None] = lambda content: None,
+) -> dict[str, Any]:
+    """The same for a study that is there already, whatever fails.
+
+    ``known`` are runs of other studies or machines by their key, which are not made again; ``keep`` is told what there
+    is after every run.
+    """
     console = console or Console()
     cells = list(study.cells())
-    for line in (f"{study.title}: {len(cells)} runs in {out}", study.cost):
+    missing = [cell for cell in cells if key(study, cell) not in known]
+    for line in (f"{study.title}: {len(cells)} runs in {out}, {len(cells) - len(missing)} known", study.cost):
         if line:
             console.print(line, highlight=False, soft_wrap=True, markup=False)
     failed: dict[str, str] = {}
     columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("runs", total=len(cells))
+        task = progress.add_task("runs", total=len(missing))
 
         def done(cell: Cell, why: str | None) -> None:
             if why is not None:
@@ -46,10 +62,11 @@ def conduct(study: Study, out: Path, jobs: int | None = None, console: Console |
             progress.advance(task)
             text = f"{cell.place}  {_said(study, out / cell.place, why)}"
             progress.console.print(text, highlight=False, soft_wrap=True, markup=False)
-            write(study, out, failed)
+            keep(write(study, out, failed, known))
 
-        run_all(study, out, jobs, done)
-    content = write(study, out, failed)
+        run_all(study, missing, out, jobs, done)
+    content = write(study, out, failed, known)
+    keep(content)
     console.print(markdown(content), highlight=False, soft_wrap=True, markup=False)
     return content
 
@@ -63,22 +80,37 @@ def _said(study: Study, run: Path, why: str | None) -> str:
     return "  ".join(f"{name} {value:.4g}" for name, value in row.items())
 
 
-def write(study: Study, out: Path, failed: dict[str, str]) -> dict[str, Any]:
+def record(study: Study, cell: Cell, out: Path) -> dict[str, Any] | None:
+    """What a table needs to know of a run, once it has been judged."""
+    content = judged(study, out / cell.place)
+    if content is None:
+        return None
+    found = content["evaluation"]
+    return {
+        "key": key(study, cell),
+        "values": found["rows"]["trained"],
+        "references": {name: row for name, row in found["rows"].items() if name in REFERENCES},
+        **{name: found[name] for name in JUDGED},
+        **{name: content[name] for name in ("machine", "versions", "time", "command")},
+    }
+
+
+def write(
+    study: Study, out: Path, failed: dict[str, str], known: Mapping[str, dict[str, Any]] = MappingProxyType({})
+) -> dict[str, Any]:
     """Collect what is done into compare.json, table.md and table.html."""
     runs: list[dict[str, Any]] = []
     references: dict[str, dict[str, dict[str, Any]]] = {}
     about: dict[str, Any] = result.provenance()
     sets: dict[str, Any] = {}
     for cell in study.cells():
-        content = judged(study, out / cell.place)
-        if content is None:
+        found = known.get(key(study, cell)) or record(study, cell, out)
+        if found is None:
             continue
-        found = content["evaluation"]
-        runs.append({**cell._asdict(), "values": found["rows"]["trained"], "time": found["time"]})
-        for name in ("pixels", "untrained"):
-            if name in found["rows"]:
-                references.setdefault(cell.data, {}).setdefault(name, {})[str(cell.seed)] = found["rows"][name]
-        sets[cell.data] = {name: found[name] for name in ("protocols", "split", "train", "test")}
+        runs.append({**found, **cell._asdict()})
+        for name, row in found["references"].items():
+            references.setdefault(cell.data, {}).setdefault(name, {})[str(cell.seed)] = row
+        sets[cell.data] = {name: found[name] for name in JUDGED}
         about |= {name: found[name] for name in ("machine", "versions")}
     content = {
         "schema": result.SCHEMA,
@@ -87,7 +119,9 @@ def write(study: Study, out: Path, failed: dict[str, str]) -> dict[str, Any]:
         "finding": study.finding,
         "methods": list(study.methods),
         "data": list(study.data),
+        "seeds": study.seeds,
         "base": study.base,
+        "versus": study.versus,
         "variants": study.variants,
         "settings": study.settings,
         "runs": runs,

@@ -1,12 +1,14 @@
 """The runs of a study: as many at once as the machine bears, each a process that can be killed and gone on with."""
 
+import hashlib
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import fields
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import Any
 from glf import result
 from glf.atomic import alone
 from glf.compare.study import Cell, Study, flags
-from glf.config import EvaluateConfig, PretrainConfig, from_dict
+from glf.config import EvaluateConfig, PretrainConfig, from_dict, to_dict
 from glf.data.workers import cores
 from glf.train.directory import CONFIG, FREE, LAST, saved_config
 
@@ -25,14 +27,17 @@ _SAFE = ["-P"] if sys.version_info >= (3, 11) else []  # what lies in the curren
 _GLF = [sys.executable, *_SAFE, "-m", "glf"]
 
 
-def run_all(study: Study, out: Path, jobs: int | None, done: Callable[[Cell, str | None], None]) -> None:
-    """Every cell that is not there yet; ``done`` hears of each, with what went wrong or None."""
-    for cell in study.cells():
+def run_all(
+    study: Study, cells: Iterable[Cell], out: Path, jobs: int | None, done: Callable[[Cell, str | None], None]
+) -> None:
+    """Every one of these cells that is not there yet; ``done`` hears of each, with what went wrong or None."""
+    cells = list(cells)
+    for cell in cells:
         _check(study, cell, out / cell.place)
     free = places(study, jobs)
     work = _Work(study, out, free)
     with ThreadPoolExecutor(len(free)) as pool:
-        waiting = {pool.submit(work, cell) for cell in study.cells()}
+        waiting = {pool.submit(work, cell) for cell in cells}
         try:
             while waiting:
                 finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
@@ -51,6 +56,18 @@ def judged(study: Study, run: Path) -> dict[str, Any] | None:
         return None
     stored = from_dict(EvaluateConfig, content["evaluation"]["config"])
     return content if not _differing(stored, study.judged(run), _NOT_JUDGED) else None
+
+
+def key(study: Study, cell: Cell) -> str:
+    """A name for how a cell is trained and judged, whatever the study and the variant are called."""
+    said = [_said(study.config(cell), FREE | {"recipe"}), _said(study.judged(Path()), _NOT_JUDGED)]
+    return hashlib.blake2b(json.dumps(said, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def _said(config: PretrainConfig | EvaluateConfig, but: Set[str]) -> dict[str, Any]:
+    """What a configuration says, less what it leaves open: a setting that is new, and not used, changes no name."""
+    values = {name: value for name, value in to_dict(config).items() if name not in but}
+    return {name: value for name, value in values.items() if value is not None and value is not False and value != {}}
 
 
 class _Work:

@@ -22,7 +22,7 @@ else:
 Settings = dict[str, Any]  # of PretrainConfig, by name; those of ADC stand among them
 _OWN = {"method", "data", "seed", "out", "resume", "overwrite", "dry_run"}  # a cell says these, not a setting
 _OWN_JUDGING = {"run", "references"}
-_KEYS = {"title", "methods", "data", "seeds", "base", "variants", "settings", "judging", "finding", "cost"}
+_KEYS = {"title", "methods", "data", "seeds", "base", "variants", "settings", "judging", "versus", "finding", "cost"}
 _NEEDED = {"title", "methods", "data", "seeds", "base", "variants"}
 
 
@@ -52,6 +52,9 @@ class Study:
     variants: dict[str, Settings]
     settings: Settings = field(default_factory=dict)
     judging: Settings = field(default_factory=dict)  # of EvaluateConfig
+    versus: dict[str, str] = field(
+        default_factory=dict
+    )  # variants, and the one beside the base that each is held against
     finding: str = ""
     cost: str = ""
     # How each cell is trained: made once and in one thread, because tyro is slow and not safe in several.
@@ -61,6 +64,8 @@ class Study:
         """Whatever is wrong is said before hours have passed."""
         if self.base not in self.variants:
             raise ValueError(f"the base {self.base!r} is none of the variants: {', '.join(self.variants)}")
+        for name in {*self.versus, *self.versus.values()} - self.variants.keys():
+            raise ValueError(f"versus names {name!r}, which is none of the variants: {', '.join(self.variants)}")
         if self.seeds < 1 or not self.methods or not self.data:
             raise ValueError("a study needs a method, a set of images and a seed at least")
         for name, settings in {"the study": self.settings, **self.variants}.items():

@@ -28,18 +28,24 @@ def tables(content: dict[str, Any]) -> Iterator[tuple[str, list[list[str]]]]:
     """A title and rows for each set of images and metric; the first row is the head."""
     found = cells(content)
     others = [name for name in content["variants"] if name != content["base"]]
+    versus = content.get("versus", {})
     for data in content["data"]:
         for metric, words in METRICS.items():
             if metric == "linear_top5" and not any(key[:2] == (data, metric) for key in found):
                 continue  # only where there are many classes
             rows = [["", content["base"], *(_named(name) for name in others)]]
+            rows[0] += [f"{one} over {other}" for one, other in versus.items()]
             for name in content.get("references", {}).get(data, {}):
                 found_here = content["references"][data][name]
                 values = {int(seed): 100 * row[metric] for seed, row in found_here.items() if metric in row}
-                rows.append([f"({name})", spread(values), *("" for _ in others)])
+                rows.append([f"({name})", spread(values), *("" for _ in [*others, *versus])])
             for method in content["methods"]:
                 base = found[data, metric, method, content["base"]]
                 row = [difference(base, found[data, metric, method, name]) for name in others]
+                row += [
+                    gain(found[data, metric, method, other], found[data, metric, method, one])
+                    for one, other in versus.items()
+                ]
                 rows.append([method, spread(base), *row])
             yield f"{data}, {words}", rows
 
@@ -69,13 +75,22 @@ def difference(base: Values, other: Values) -> str:
     >>> difference({0: 50.0, 1: 52.0, 2: 51.0}, {0: 51.0, 1: 52.0, 2: 51.0})
     '51.3, +0.33, not shown [-1.10, 1.77] (3)'
     """
+    seeds = base.keys() & other.keys()
+    return f"{mean(other[seed] for seed in seeds):.1f}, {gain(base, other)}" if seeds else "-"
+
+
+def gain(base: Values, other: Values) -> str:
+    """The mean difference over the seeds that both have.
+
+    >>> gain({0: 50.0, 1: 52.0, 2: 51.0}, {0: 51.0, 1: 53.2, 2: 51.9})
+    '+1.03 [0.65, 1.41] (3)'
+    """
     seeds = sorted(base.keys() & other.keys())
     if not seeds:
         return "-"
     found = paired([base[seed] for seed in seeds], [other[seed] for seed in seeds])
-    text = f"{mean(other[seed] for seed in seeds):.1f}, {found.mean:+.2f}{'' if found.shown else ', not shown'}"
     interval = "" if math.isinf(found.low) else f" [{found.low:.2f}, {found.high:.2f}]"
-    return f"{text}{interval} ({found.pairs})"
+    return f"{found.mean:+.2f}{'' if found.shown else ', not shown'}{interval} ({found.pairs})"
 
 
 def markdown(content: dict[str, Any]) -> str:
