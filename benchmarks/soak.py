@@ -6,6 +6,7 @@
 Every kill is a SIGKILL to a process of its own: half at a random moment, half while a checkpoint is written. The
 state is saved after every step (``--save-minutes 0``), so that most of them fall into the middle of an epoch. Weights,
 teacher, queue, optimiser, schedule and every logged loss must be the same to the last bit. Cost: three seconds a kill.
+--store keeps what came of it in results/soak.json.
 """
 
 import argparse
@@ -28,11 +29,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # processes are forked from one t
 import timm  # noqa: F401 (here, or every process would load it)
 import torch
 
-from glf import checkpoint
+from glf import checkpoint, result
 from glf.config import PretrainConfig
 from glf.train import directory
 from glf.train.run import pretrain
 
+STORED = Path(__file__).parent / "results" / "soak.json"
 STEPS_PER_EPOCH, BATCH = 9, 32
 TIMES = {"images_per_second", "waiting"}  # how fast it was, not what was learnt
 
@@ -159,9 +161,15 @@ if __name__ == "__main__":
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--method", default="byol")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--store", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as place:
         found = soak(arguments.method, arguments.kills, arguments.seed, Path(place))
     print(json.dumps(found))
+    if arguments.store:
+        stored = json.loads(STORED.read_text()) if STORED.exists() else {}
+        command = f"python benchmarks/soak.py --kills {arguments.kills} --method {arguments.method}"
+        stored[arguments.method] = {**found, **result.provenance(), "command": command}
+        result.write(STORED, json.dumps(stored, indent=1) + "\n")
     sys.exit(1 if found["differs"] or found["leftovers"] or sum(found["kills"].values()) < arguments.kills else 0)

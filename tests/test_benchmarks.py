@@ -91,6 +91,15 @@ def test_a_study_takes_over_what_another_has_run(
     assert key(replace(one, settings={**settings, "workers": 0}), cell) in pages.known_runs(), "that changes no number"
 
 
+@pytest.mark.parametrize("method", ["byol", "moco"])
+def test_two_hundred_kills_were_survived(method: str) -> None:
+    """A moving average and a queue (benchmarks/soak.py --store; a few kills are made by tests/train/test_resume.py)."""
+    found = json.loads((BENCHMARKS / "results" / "soak.json").read_text())[method]
+    assert sum(found["kills"].values()) == 200
+    assert min(found["kills"].values()) >= 50, "at any moment, and while a checkpoint is written"
+    assert found["differs"] == found["leftovers"] == []
+
+
 @pytest.mark.parametrize(
     ("ratio", "limits", "holds"),
     [
