@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from scipy.sparse import coo_array
@@ -40,10 +41,10 @@ def near_duplicates(
                 nearest[part] = torch.maximum(nearest[part], best.cpu())
             for first, second in _links(similar >= least, here.start, there.start):
                 _join(parent, first, second)
-    roots = torch.tensor([_root(parent, row) for row in range(len(rows))])
-    _, inverse, counts = roots.unique(return_inverse=True, return_counts=True)
-    numbered = (counts > 1).cumsum(0) * (counts > 1)
-    return numbered[inverse], nearest.to(rows.dtype)
+    roots = np.array([_root(parent, row) for row in range(len(rows))])
+    _, inverse, counts = np.unique(roots, return_inverse=True, return_counts=True)
+    numbered = (counts > 1).cumsum() * (counts > 1)
+    return torch.from_numpy(numbered[inverse]), nearest.to(rows.dtype)
 
 
 def _directions(rows: Tensor, centre: Tensor) -> Iterator[tuple[slice, Tensor]]:
@@ -55,11 +56,10 @@ def _links(linked: Tensor, left: int, right: int) -> list[tuple[int, int]]:
     rows, columns = linked.nonzero(as_tuple=True)
     if len(rows) == 0:
         return []
-    ends = torch.cat([rows + left, columns + right]).cpu().numpy()
-    nodes, inverse = torch.from_numpy(ends).unique(return_inverse=True)
-    first, second = inverse.chunk(2)
-    size = len(nodes)
-    graph = coo_array((torch.ones(len(first)).numpy(), (first.numpy(), second.numpy())), shape=(size, size))
+    ends = torch.stack([rows + left, columns + right]).cpu().numpy()
+    nodes, inverse = np.unique(ends, return_inverse=True)
+    first, second = inverse.reshape(ends.shape)
+    graph = coo_array((np.ones(len(first)), (first, second)), shape=(len(nodes), len(nodes)))
     _, label = connected_components(graph, directed=False)
     seen: dict[int, int] = {}
     return [(node, seen.setdefault(number, node)) for node, number in zip(nodes.tolist(), label.tolist(), strict=True)]
