@@ -187,22 +187,27 @@ def test_a_query_and_nothing_to_search():
 # --- outliers and near-duplicates
 
 
-def test_the_odd_one_and_the_copies(photos, tmp_path, console):
-    """A plain square among clothes, as pixels see it; and the photo that is there in two sizes."""
+def test_the_odd_one_and_the_copies(tmp_path, console):
+    """A bag among sixty boots, as pixels see them; and a boot that is there in two sizes."""
+    from glf.data.sources import load
+
     folder = tmp_path / "set"
-    write_photos(folder, 40)
-    with Image.open(folder / "coat" / "005.jpg") as image:
-        image.resize((170, 171)).save(folder / "copy.png")
-    Image.new("RGB", (200, 150), (255, 0, 255)).save(folder / "odd.png")
+    folder.mkdir()
+    clothes = load("fashion-mini", "test")
+    boots, bags = (clothes.pixels[clothes.targets == label][:60, :, :, 0] for label in (9, 8))
+    for i, pixels in enumerate(boots):
+        Image.fromarray(pixels).resize((140, 140)).save(folder / f"{i:03}.png")
+    Image.fromarray(boots[5]).resize((90, 90)).save(folder / "copy.jpg", quality=80)
+    Image.fromarray(bags[0]).resize((120, 120)).save(folder / "odd.png")
     settings = OutliersConfig(run="pixels", photos=str(folder), out=tmp_path / "o.csv", count=3, similarity=0.99)
     judged = outliers(settings, console)
-    assert len(judged) == 42
+    assert len(judged) == 62
     assert str(folder / "odd.png") in [one.path for one in judged if one.outlier]
-    assert [one.outlier for one in judged] == [True] * 3 + [False] * 39
+    assert [one.outlier for one in judged] == [True] * 3 + [False] * 59
     groups: dict[int | None, set[str]] = {}
     for one in judged:
         groups.setdefault(one.group, set()).add(Path(one.path).name)
-    assert {"005.jpg", "copy.png"} in groups.values()
+    assert {"005.png", "copy.jpg"} in groups.values()
     said = console.file.getvalue()
     assert "likely outliers" in said
     assert f"{len(groups) - 1} groups" in said
