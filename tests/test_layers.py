@@ -8,8 +8,8 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "glf"
 ORDER = [
     "printable", "atomic", "heap", "types", "config", "data", "nn", "terms", "align", "constrain", "objective",
-    "method", "methods", "recipes", "measure", "checkpoint", "result", "train", "shard", "evaluate", "report",
-    "compare", "cli", "__main__",
+    "method", "methods", "recipes", "measure", "checkpoint", "result", "train", "shard", "evaluate", "use",
+    "export", "report", "compare", "cli", "__main__",
 ]  # fmt: skip
 FILES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))
 

@@ -1,4 +1,4 @@
-"""glf pretrain | evaluate | compare | verify | report | shard | doctor | methods. Torch is imported only if needed."""
+"""The commands, and which function each of them calls. Torch is imported only if needed."""
 
 import io
 import os
@@ -12,29 +12,42 @@ from rich.console import Console
 from glf.config import (
     CompareConfig,
     DoctorConfig,
+    EmbedConfig,
     EvaluateConfig,
+    ExportConfig,
     MethodsConfig,
+    OutliersConfig,
     PretrainConfig,
     ReportConfig,
+    SearchConfig,
     ShardConfig,
     VerifyConfig,
 )
+from glf.config.examples import with_examples
 from glf.printable import printable
 from glf.train.doctor import SickError
 
 
-def commands(preset: PretrainConfig | None = None) -> Any:
-    """All commands; ``preset`` takes the place of pretraining's defaults."""
-    pretrain = tyro.conf.subcommand("pretrain", default=preset) if preset else tyro.conf.subcommand("pretrain")
+def commands(preset: PretrainConfig | None = None, asked: str = "") -> Any:
+    """All commands; ``preset`` takes the place of pretraining's defaults. The one that is asked for has examples."""
+
+    def command(name: str, kind: type, **more: Any) -> Any:
+        described = with_examples(name, kind) if name == asked else kind.__doc__
+        return tyro.conf.subcommand(name, description=described, **more)
+
     return (
-        Annotated[PretrainConfig, pretrain]
-        | Annotated[EvaluateConfig, tyro.conf.subcommand("evaluate")]
-        | Annotated[CompareConfig, tyro.conf.subcommand("compare")]
-        | Annotated[VerifyConfig, tyro.conf.subcommand("verify")]
-        | Annotated[ReportConfig, tyro.conf.subcommand("report")]
-        | Annotated[ShardConfig, tyro.conf.subcommand("shard")]
-        | Annotated[DoctorConfig, tyro.conf.subcommand("doctor")]
-        | Annotated[MethodsConfig, tyro.conf.subcommand("methods"), tyro.conf.Positional]
+        Annotated[PretrainConfig, command("pretrain", PretrainConfig, **({"default": preset} if preset else {}))]
+        | Annotated[EvaluateConfig, command("evaluate", EvaluateConfig)]
+        | Annotated[CompareConfig, command("compare", CompareConfig)]
+        | Annotated[VerifyConfig, command("verify", VerifyConfig)]
+        | Annotated[ReportConfig, command("report", ReportConfig)]
+        | Annotated[ShardConfig, command("shard", ShardConfig)]
+        | Annotated[EmbedConfig, command("embed", EmbedConfig)]
+        | Annotated[SearchConfig, command("search", SearchConfig)]
+        | Annotated[OutliersConfig, command("outliers", OutliersConfig)]
+        | Annotated[ExportConfig, command("export", ExportConfig)]
+        | Annotated[DoctorConfig, command("doctor", DoctorConfig)]
+        | Annotated[MethodsConfig, command("methods", MethodsConfig), tyro.conf.Positional]
     )
 
 
@@ -46,7 +59,7 @@ def main(arguments: list[str] | None = None) -> None:
             stream.reconfigure(errors="backslashreplace")
     try:
         config: Any = tyro.cli(
-            commands(_with_recipe(arguments)),
+            commands(_with_recipe(arguments), next(iter(arguments), "")),
             prog="glf",
             description="Self-supervised image representations: an aligning part plus a constraining part.",
             args=arguments,
@@ -97,6 +110,10 @@ def run(
     | VerifyConfig
     | ReportConfig
     | ShardConfig
+    | EmbedConfig
+    | SearchConfig
+    | OutliersConfig
+    | ExportConfig
     | DoctorConfig
     | MethodsConfig,
 ) -> None:
@@ -129,6 +146,22 @@ def run(
         from glf.shard import shard
 
         shard(config, console)
+    elif isinstance(config, EmbedConfig):
+        from glf.use.embed import embed
+
+        embed(config, console)
+    elif isinstance(config, SearchConfig):
+        from glf.use.search import search
+
+        search(config, console)
+    elif isinstance(config, OutliersConfig):
+        from glf.use.outliers import outliers
+
+        outliers(config, console)
+    elif isinstance(config, ExportConfig):
+        from glf.export.export import export
+
+        export(config, console)
     elif isinstance(config, DoctorConfig):
         _print_findings(console, config)
     elif config.name is not None:

@@ -29,6 +29,7 @@ from glf.config.training import (
     TScale,
 )
 from glf.config.transfer import DetectNorm, DetectOptions, DetectTask, FinetuneOptions
+from glf.config.using import EmbedConfig, ExportConfig, Format, OutliersConfig, SearchConfig
 
 __all__ = [
     "AdcOptions",
@@ -39,15 +40,20 @@ __all__ = [
     "DetectOptions",
     "DetectTask",
     "DoctorConfig",
+    "EmbedConfig",
     "EvaluateConfig",
+    "ExportConfig",
     "FinetuneOptions",
+    "Format",
     "Labels",
     "MethodsConfig",
     "Optimizer",
+    "OutliersConfig",
     "Precision",
     "PretrainConfig",
     "Reading",
     "ReportConfig",
+    "SearchConfig",
     "ShardConfig",
     "Split",
     "Stem",

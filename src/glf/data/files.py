@@ -65,7 +65,7 @@ class Files:
 
 
 def find(path: Path, split: str, *, test_folders: Collection[str] = TEST_FOLDERS) -> Files:
-    """The image files of one split of a folder or a tar.
+    """The image files of one split of a folder or a tar, or ``all`` of them.
 
     With a ``train`` folder at the top, that is the training split and the first of ``test_folders`` that
     exists is the test split; without one, everything is the training split. The first folder below is the
@@ -74,8 +74,8 @@ def find(path: Path, split: str, *, test_folders: Collection[str] = TEST_FOLDERS
     """
     source = _Folder(path) if path.is_dir() else _Tar(path)
     tops = source.folders("")
-    prefixes = {"train": ""}
-    if "train" in tops:
+    prefixes = {"all": ""} if split == "all" else {"train": ""}
+    if "train" in tops and split != "all":
         prefixes = {"train": "train/"}
         test = next((name for name in test_folders if name in tops), None)
         if test is not None:

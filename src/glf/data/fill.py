@@ -81,8 +81,7 @@ def _attempt(
     count, skipped = len(files.entries), list[Skipped]()
     if out is not None and shape is not None:
         out.write(_header(count, shape))
-    results = _in_order(lambda entries: _decoded(files, entries, shape, limits), files.entries)
-    with closing(results):  # ends the threads, however this loop ends
+    with closing(decoded(files, files.entries, shape, limits)) as results:  # ends the threads, however this loop ends
         for result in results:
             advance()
             if isinstance(result, Shape):
@@ -102,6 +101,16 @@ def _attempt(
         out.flush()
         os.fsync(out.fileno())
     return shape, skipped
+
+
+def decoded(
+    files: Files, entries: Sequence[Entry], shape: Shape | None, limits: Limits
+) -> Generator[bytes | Skipped | Shape, None, None]:
+    """For each entry, in order, its pixels as ``shape`` has them or why it is skipped; by several threads.
+
+    An image that needs another shape gives that instead, and what comes after it counts for nothing.
+    """
+    return _in_order(lambda some: _decoded(files, some, shape, limits), entries)
 
 
 def _decoded(

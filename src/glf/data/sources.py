@@ -65,10 +65,7 @@ def load(
         raise ValueError(f"store must be one of {get_args(Store)}, got {store!r}")
     if size is not None and size < 1:
         raise ValueError(f"size must be at least 1, got {size}")
-    if data in SOURCES:
-        found = read_published(data, split, root=root or data_root(), download=download)
-    else:
-        found = _read_path(data, split)
+    found = find_source(data, split, root=root, download=download)
     if isinstance(found, Files):
         pixels, rows, skipped, key = hold(found, size=size, store=store, progress=progress)
         targets, skipped = found.targets[rows], (*found.missed, *skipped)
@@ -83,21 +80,34 @@ def load(
     return Images(name=data, pixels=pixels, targets=targets, classes=classes, key=key, skipped=skipped)
 
 
+def find_source(data: str, split: str, *, root: Path | None = None, download: bool = False) -> Arrays | Files:
+    """The arrays or the files behind a name or a path, before any image is decoded.
+
+    Of a folder and of a tar, ``all`` are all images that it holds; of arrays and of named sets, those of ``train``.
+    """
+    if data in SOURCES:
+        split = "train" if split == "all" else split
+        return read_published(data, split, root=root or data_root(), download=download)
+    return _read_path(data, split)
+
+
 def _read_path(data: str, split: str) -> Arrays | Files:
     if is_stream(data):
         raise ValueError(
             f"{data!r} is a stream of shards, which only pretraining reads: give the images that they hold"
         )
+    arrays = "train" if split == "all" else split
     path = Path(data).expanduser()
     if not data or not path.exists():
         raise ValueError(_not_found(data, path))
     if path.is_dir():
-        return read_tiny_imagenet(path, split) if is_tiny_imagenet(path) else find(path, split)
+        tiny = split != "all" and is_tiny_imagenet(path)
+        return read_tiny_imagenet(path, split) if tiny else find(path, split)
     ending = path.suffix.lower()
     if ending == ".npz":
-        return read_npz(path, split)
+        return read_npz(path, arrays)
     if ending == ".npy":
-        return read_npy(path, split)
+        return read_npy(path, arrays)
     if ending == ".tar":
         return find(path, split)
     hint = "; decompress it first" if path.name.lower().endswith((".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")) else ""

@@ -47,14 +47,32 @@ def weighted_neighbours(
     Reference: Wu et al. 2018, Unsupervised Feature Learning via Non-Parametric Instance Discrimination.
     """
 
-    def cosine(part: Tensor, rows: Tensor) -> Tensor:
-        return F.normalize(part, dim=1) @ F.normalize(rows, dim=1).T
-
     def weight(similarity: Tensor) -> Tensor:
         # Relative to the nearest: the same winner, and no overflow at small temperatures.
         return ((similarity - similarity.amax(1, keepdim=True)) / temperature).exp()
 
-    return _voted(cosine, weight, bank, labels, queries, k)
+    return _voted(_cosine, weight, bank, labels, queries, k)
+
+
+def most_similar(
+    bank: Float[Tensor, "bank dim"], queries: Float[Tensor, "query dim"], k: int
+) -> tuple[Float[Tensor, "query k"], Int[Tensor, "query k"]]:
+    """Cosines and rows of the k most similar, best first.
+
+    >>> bank = torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 4.0]])
+    >>> similarity, rows = most_similar(bank, torch.tensor([[0.0, 5.0]]), k=2)
+    >>> rows.tolist(), [round(value, 3) for value in similarity[0].tolist()]
+    ([[1, 2]], [1.0, 0.8])
+    """
+    if not 1 <= k <= len(bank):
+        raise ValueError(f"the {k} most similar of {len(bank)} images: there are too few")
+    chunk = max(1, ENTRIES // min(len(bank), BANK))
+    found = [_nearest(_cosine, part, bank, k) for part in torch.split(queries, chunk)]
+    return torch.cat([near for near, _ in found]), torch.cat([rows for _, rows in found])
+
+
+def _cosine(part: Tensor, rows: Tensor) -> Tensor:
+    return F.normalize(part, dim=1) @ F.normalize(rows, dim=1).T
 
 
 def _voted(

@@ -82,7 +82,7 @@ class Backbone(nn.Module):
 
 def create(name: str, channels: int, image_size: int, stem: Stem) -> nn.Module:
     """The model without a classifier, with a first layer for these channels and this size."""
-    kind = _stem_kind(stem, image_size)
+    kind = stem_kind(stem, image_size)
     if name == "small_resnet":
         return small_resnet(channels, kind)
     library, _, model = name.rpartition(":")
@@ -122,14 +122,18 @@ def _timm_model(name: str, channels: int, image_size: int, kind: StemKind) -> nn
     import timm
 
     model: nn.Module = timm.create_model(name, num_classes=0, in_chans=channels)
-    patches = getattr(model, "patch_embed", None)
-    if hasattr(patches, "grid_size"):  # a vision transformer: told its image size, and finer patches if small
-        extra: dict[str, Any] = {} if kind == "standard" else {"patch_size": max(2, image_size // 8)}
-        extra |= {"img_size": image_size}
-        model = timm.create_model(name, num_classes=0, in_chans=channels, **extra)
-    else:
-        model = _adapt_stem(model, kind)
-    return model
+    sizes = transformer_sizes(model, image_size, kind)
+    if sizes:
+        model = timm.create_model(name, num_classes=0, in_chans=channels, **sizes)
+    return model if sizes else _adapt_stem(model, kind)
+
+
+def transformer_sizes(model: nn.Module, image_size: int, kind: StemKind) -> dict[str, int]:
+    """What a vision transformer of timm's is told: its image size, and finer patches if that is small."""
+    if not hasattr(getattr(model, "patch_embed", None), "grid_size"):
+        return {}
+    patches = {} if kind == "standard" else {"patch_size": max(2, image_size // 8)}
+    return {"img_size": image_size} | patches
 
 
 def _torchvision_model(name: str, channels: int, image_size: int, kind: StemKind) -> nn.Module:
@@ -145,11 +149,15 @@ def _torchvision_model(name: str, channels: int, image_size: int, kind: StemKind
 
 def without_classifier(model: nn.Module) -> nn.Module:
     """A model of torchvision's that ends with its features."""
-    for head in ("fc", "classifier", "heads", "head"):
-        if hasattr(model, head):
-            setattr(model, head, nn.Identity())
-            break
+    head = head_of(model)
+    if head:
+        setattr(model, head, nn.Identity())
     return model
+
+
+def head_of(model: nn.Module) -> str:
+    """What torchvision calls the classifier of this model; nothing where it has none."""
+    return next((name for name in ("fc", "classifier", "heads", "head") if hasattr(model, name)), "")
 
 
 def _adapt_stem(model: nn.Module, kind: StemKind) -> nn.Module:
@@ -197,7 +205,7 @@ def _with_channels(model: nn.Module, channels: int) -> nn.Module:
     return model
 
 
-def _stem_kind(stem: Stem, image_size: int) -> StemKind:
+def stem_kind(stem: Stem, image_size: int) -> StemKind:
     """Up to 48 px every halving hurts; up to 112 one of the two early ones goes; photographs keep both."""
     if stem != "auto":
         return "tiny" if stem == "small" else "standard"

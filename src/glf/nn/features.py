@@ -4,7 +4,8 @@ Rows are keyed by the data and by the weights, so that nothing stale is ever rea
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -73,19 +74,32 @@ def encode(
     device: torch.device | str = "cpu",
     batch_size: int = 512,
 ) -> Iterator[np.ndarray]:
-    """Features batch by batch, of all images or of some rows; the encoder is put back into its mode afterwards."""
+    """Features batch by batch, of all images or of some rows."""
     rows = np.arange(len(images)) if rows is None else rows
+    with encoding(encoder, size=size, device=device) as features_of:
+        for start in range(0, len(rows), batch_size):
+            yield features_of(images.pixels[rows[start : start + batch_size]])
+
+
+@contextmanager
+def encoding(
+    encoder: nn.Module, *, size: int | None = None, device: torch.device | str = "cpu"
+) -> Iterator[Callable[[np.ndarray], np.ndarray]]:
+    """What makes features of stored pixels; the encoder is put back into its mode afterwards."""
+
+    def features_of(pixels: np.ndarray) -> np.ndarray:
+        with torch.inference_mode():  # not around the whole: the caller's own gradients are its own affair
+            x = to_tensor(pixels).to(device)
+            out: np.ndarray = encoder(fit(x.float() / 255, size)).float().cpu().numpy()
+        if not np.isfinite(out).all():
+            raise ValueError("the encoder gives features that are not finite: its training diverged")
+        return out
+
     training = encoder.training
     encoder.eval().to(device)
     encoder.to(memory_format=torch.channels_last)
     try:
-        for start in range(0, len(rows), batch_size):
-            pixels = to_tensor(images.pixels[rows[start : start + batch_size]]).to(device)
-            with torch.inference_mode():  # not around the yield: the caller's own gradients are its own affair
-                out: np.ndarray = encoder(fit(pixels.float() / 255, size)).float().cpu().numpy()
-            if not np.isfinite(out).all():
-                raise ValueError("the encoder gives features that are not finite: its training diverged")
-            yield out
+        yield features_of
     finally:
         encoder.train(training)
 

@@ -4,24 +4,29 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from glf.atomic import whole
 from glf.nn.backbone import Backbone
+from glf.nn.foreign import named_as, read_tensors
 
 FILE = "backbone.safetensors"
-_CLASSIFIERS = ("fc.", "_fc.", "classifier.", "head.", "heads.")
-_WRAPPERS = ("state_dict", "model", "model_state", "model_state_dict")
-_PREFIXES = ("module.", "network.student.0.body.", "student.0.body.", "backbone.", "encoder.", "body.")
+_HEADS = (
+    "fc.", "_fc.", "classifier.", "head.", "heads.",
+    "projector.", "projection_head.", "predictor.", "prediction_head.", "prototypes.",
+)  # fmt: skip
 
 
-def save_backbone(backbone: Backbone, path: Path) -> None:
-    """The body's weights under their library's own names, and how to build it again in the file's metadata."""
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in backbone.body.state_dict().items()}
-    content = save(state, metadata={"format": "pt", "glf": json.dumps(backbone.describe())})
+def body_state(backbone: Backbone) -> dict[str, Tensor]:
+    """The body's weights under their library's own names."""
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in backbone.body.state_dict().items()}
+
+
+def save_backbone(backbone: Backbone, path: Path, **more: str) -> None:
+    """The body's weights, and in the file's metadata how to build it again and whatever else is to travel with it."""
+    content = save(body_state(backbone), metadata={"format": "pt", "glf": json.dumps(backbone.describe()), **more})
     with whole(path) as partial:  # by ourselves: the library's own writer does not raise the system's error
         partial.write_bytes(content)
 
@@ -54,20 +59,23 @@ def _built(described: str, file: Path) -> Backbone:
 
 
 def load_weights(model: nn.Module, path: Path, *, by_order: bool = False) -> None:
-    """Weights from a file into a model; a classifier in the file is left out, anything else must match.
+    """Weights from a file into a model; heads in the file are left out, anything else must match.
 
     ``by_order`` pairs tensors by their order instead of their names, for files of another library's naming.
     """
-    given = _read(path)
+    given = read_tensors(path)
     wanted = model.state_dict()
     if not by_order:
-        given = _without_prefix(given, wanted)
-    given = {name: tensor for name, tensor in given.items() if not _classifier_of(name, wanted)}
+        given = named_as(model, given)
+    given = {name: tensor for name, tensor in given.items() if name in wanted or not name.startswith(_HEADS)}
     if by_order:
         given = dict(zip(wanted, given.values(), strict=False))
     missing = [name for name in wanted if name not in given and not name.endswith("num_batches_tracked")]
     if missing:
-        raise ValueError(f"{path} lacks {len(missing)} of {len(wanted)} tensors, first {missing[0]!r}")
+        raise ValueError(
+            f"{path} lacks {len(missing)} of {len(wanted)} tensors, first {missing[0]!r}: are these the weights of"
+            " this --backbone?"
+        )
     surplus = [name for name in given if name not in wanted]
     if surplus:
         raise ValueError(
@@ -78,34 +86,3 @@ def load_weights(model: nn.Module, path: Path, *, by_order: bool = False) -> Non
             shapes = f"{tuple(given[name].shape)}, the model's {tuple(tensor.shape)}"
             raise ValueError(f"{path}: {name} has shape {shapes} (another stem or another number of channels?)")
     model.load_state_dict({name: given.get(name, tensor) for name, tensor in wanted.items()})
-
-
-def _read(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise FileNotFoundError(f"no weights at {path}")
-    try:
-        if path.suffix == ".safetensors":
-            loaded: Any = load_file(path)
-        else:
-            loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # pickle, zip and safetensors each raise their own
-        raise ValueError(f"{path} cannot be read as weights ({type(error).__name__}: {error})") from error
-    for wrapper in _WRAPPERS:
-        if isinstance(loaded, dict) and isinstance(loaded.get(wrapper), dict):
-            loaded = loaded[wrapper]
-    if not isinstance(loaded, dict):
-        raise ValueError(f"{path} holds a {type(loaded).__name__}, not a dictionary of tensors")
-    return {name: value for name, value in loaded.items() if isinstance(value, Tensor)}
-
-
-def _classifier_of(name: str, wanted: dict[str, Tensor]) -> bool:
-    return name.startswith(_CLASSIFIERS) and name not in wanted
-
-
-def _without_prefix(given: dict[str, Tensor], wanted: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The names as the model has them: wrappers of other tools put one of a few prefixes in front."""
-    for prefix in ("", *_PREFIXES):
-        stripped = {name[len(prefix) :]: t for name, t in given.items() if name.startswith(prefix)}
-        if any(name in stripped for name in wanted):
-            return stripped
-    return given

@@ -1,0 +1,1 @@
+"""A trained backbone as files that other libraries read without this one."""
