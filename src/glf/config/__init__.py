@@ -24,9 +24,11 @@ from glf.config.training import (
     Precision,
     PretrainConfig,
     Reading,
+    Settled,
     Stem,
     Store,
     TScale,
+    settled,
 )
 from glf.config.transfer import DetectNorm, DetectOptions, DetectTask, FinetuneOptions
 
@@ -48,6 +50,7 @@ __all__ = [
     "PretrainConfig",
     "Reading",
     "ReportConfig",
+    "Settled",
     "ShardConfig",
     "Split",
     "Stem",
@@ -58,5 +61,6 @@ __all__ = [
     "from_dict",
     "groups",
     "nearest",
+    "settled",
     "to_dict",
 ]

@@ -68,7 +68,7 @@ def load(
     if data in SOURCES:
         found = read_published(data, split, root=root or data_root(), download=download)
     else:
-        found = _read_path(data, split)
+        found = read_path(data, split)
     if isinstance(found, Files):
         pixels, rows, skipped, key = hold(found, size=size, store=store, progress=progress)
         targets, skipped = found.targets[rows], (*found.missed, *skipped)
@@ -83,7 +83,8 @@ def load(
     return Images(name=data, pixels=pixels, targets=targets, classes=classes, key=key, skipped=skipped)
 
 
-def _read_path(data: str, split: str) -> Arrays | Files:
+def read_path(data: str, split: str) -> Arrays | Files:
+    """What lies at a path: arrays, or image files that nobody has decoded yet."""
     if is_stream(data):
         raise ValueError(
             f"{data!r} is a stream of shards, which only pretraining reads: give the images that they hold"
