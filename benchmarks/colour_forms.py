@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from glf import result
-from glf.config import PretrainConfig
+from glf.config import Settled
 from glf.data import sources
 from glf.evaluate.linear import linear_probe
 from glf.measure.neighbours import nearest_neighbours
@@ -33,7 +33,7 @@ OUT = HERE / "results" / "colour_forms.json"
 FORMS = ("exact", "fused")
 
 
-def one(config: PretrainConfig) -> dict[str, float]:
+def one(config: Settled) -> dict[str, float]:
     """Train, then judge on the images that were held out of the training split."""
     pretrain(config)
     assert config.out is not None
@@ -63,7 +63,7 @@ def main() -> None:
         name = f"{options.views} {form} {seed}"
         if name in found.get("runs", {}):
             continue
-        config = PretrainConfig(
+        config = Settled(
             data=options.data,
             method="simclr",
             views=options.views,

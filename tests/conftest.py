@@ -36,7 +36,9 @@ def small_run(tmp_path: Path, console: Console) -> Callable[..., Path]:
     from glf.train.run import pretrain
 
     def run(**settings: Any) -> Path:
-        base = PretrainConfig(limit=160, batch_size=64, epochs=1, log_every=1, val_images=32, out=tmp_path / "run")
+        base = PretrainConfig(
+            limit=160, batch_size=64, epochs=1, log_every=1, val_images=32, choose=False, out=tmp_path / "run"
+        )
         config = replace(base, **settings)
         pretrain(config, console)
         assert config.out is not None

@@ -9,7 +9,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "glf"
 ORDER = [
     "printable", "atomic", "heap", "types", "config", "data", "nn", "terms", "align", "constrain", "objective",
     "method", "methods", "recipes", "measure", "checkpoint", "result", "train", "shard", "evaluate", "use",
-    "export", "report", "compare", "cli", "__main__",
+    "export", "report", "compare", "api", "cli", "__main__",
 ]  # fmt: skip
 FILES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))
 

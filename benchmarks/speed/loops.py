@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from glf.config import PretrainConfig
+from glf.config import Settled
 from glf.nn.backbone import Backbone
 from glf.train.distributed import launched_rank
 from glf.train.run import pretrain
@@ -72,7 +72,7 @@ def ours(backbone: str, batch: int, steps: int, images: str, devices: int = 1) -
     Images per second; on one device also those of the limit, and the share of each step that its limit takes.
     """
     out = Path(os.environ.setdefault("GLF_BENCH_OUT", tempfile.mkdtemp()))  # one for all processes of a run
-    config = PretrainConfig(
+    config = Settled(
         data=images,
         method=METHOD,
         backbone=backbone,

@@ -1,11 +1,14 @@
 """Self-supervised image representations: every method is an aligning part plus a constraining part."""
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from glf.align.distance import MSE, Cosine, Diagonal
     from glf.align.predict import PredictTeacher, PredictView
+    from glf.api import compare, doctor, evaluate, pretrain, report, shard, verify
     from glf.constrain.adc import ADC, DCM, LPM
     from glf.constrain.contrast import LogPartition
     from glf.constrain.moments import Covariance, Redundancy, Standardise, Variance
@@ -40,6 +43,9 @@ _HOME = {
     "Views": "glf.types",
     "parse": "glf.methods",
 }
+# The commands as functions; those that are modules too can be called.
+_COMMANDS = ("pretrain", "evaluate", "compare", "verify", "report", "shard", "doctor")
+_HOME |= dict.fromkeys(_COMMANDS, "glf.api")
 
 __version__ = "0.1.0"
 __all__ = [
@@ -64,7 +70,14 @@ __all__ = [
     "Term",
     "Variance",
     "Views",
+    "compare",
+    "doctor",
+    "evaluate",
     "parse",
+    "pretrain",
+    "report",
+    "shard",
+    "verify",
 ]
 
 
@@ -76,3 +89,22 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+class _Called(ModuleType):
+    """A module with the name of a command: ``glf.evaluate`` is where judging lives, ``glf.evaluate(...)`` judges."""
+
+    def __call__(self, *args: Any, **settings: Any) -> Any:
+        return getattr(import_module("glf.api"), self.__name__.rpartition(".")[2])(*args, **settings)
+
+
+class _Package(ModuleType):
+    """An import binds a module to its package's name for it, where a command's function would otherwise be found."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _COMMANDS and isinstance(value, ModuleType):
+            value.__class__ = _Called
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from glf.config import EvaluateConfig, PretrainConfig
+from glf.config import EvaluateConfig, Settled
 from glf.data import sources
 from glf.evaluate import classify
 from glf.evaluate.case import Case, interval
@@ -25,7 +25,7 @@ def pixels(tmp_path: Path, console: Console) -> Any:
     subject = Subject(
         name="pixels",
         backbone=Backbone("small_resnet", channels=1, image_size=28),
-        trained=PretrainConfig(),
+        trained=Settled(),
         train=images.select(np.arange(2000)),
         test=images.select(np.arange(2000, 2500)),
         split="test",

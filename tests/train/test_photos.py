@@ -114,7 +114,7 @@ def test_names_that_are_no_text_reach_every_file_of_a_run(photos: dict[str, Any]
     (data / "coat" / "two\nlines.jpg").touch()
     shown = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="strict", write_through=True)
     console = Console(file=shown, width=200)
-    config = PretrainConfig(**{**photos, "data": str(data)}, epochs=1, out=tmp_path / "run")
+    config = PretrainConfig(**{**photos, "data": str(data)}, epochs=1, choose=False, out=tmp_path / "run")
     pretrain(config, console)
     evaluate(EvaluateConfig(run=tmp_path / "run", suite=("knn",), references=False), console)
     skipped = (tmp_path / "run" / "skipped.txt").read_text().splitlines()

@@ -17,8 +17,8 @@ from typing import Any
 from glf import result
 from glf.atomic import alone
 from glf.compare.study import Cell, Study, flags
-from glf.config import EvaluateConfig, PretrainConfig, from_dict, to_dict
-from glf.data.workers import cores
+from glf.config import EvaluateConfig, PretrainConfig, Settled, from_dict, to_dict
+from glf.data.workers import cores, memory
 from glf.train.directory import CONFIG, FREE, LAST, saved_config
 
 MEMORY_OF_A_RUN = 3 * 2**30  # a process with torch, its images and its activations, on a CPU
@@ -133,7 +133,7 @@ class _Work:
         return f"{lines[-1] if lines else f'exit code {code}'} (see {log})" if code else None
 
 
-def made_otherwise(run: Path, wanted: PretrainConfig) -> list[str]:
+def made_otherwise(run: Path, wanted: Settled) -> list[str]:
     """The settings that a run was made with and a cell does not ask for, in words."""
     saved = saved_config(run)
     names = _differing(saved, wanted, FREE | {"recipe"})
@@ -155,7 +155,7 @@ def places(study: Study, jobs: int | None) -> list[dict[str, str]]:
     """What each of the runs at once is told about its share of the machine: a GPU, or some of the cores."""
     import torch
 
-    asked: list[PretrainConfig] = [study.config(cell) for cell in study.cells()]
+    asked: list[Settled] = [study.config(cell) for cell in study.cells()]
     on_cpu = all(config.device == "cpu" for config in asked)
     if not on_cpu and torch.cuda.is_available():
         several = max(config.devices for config in asked)
@@ -165,8 +165,9 @@ def places(study: Study, jobs: int | None) -> list[dict[str, str]]:
         count = len(groups) if jobs is None else jobs
         shares = [{"CUDA_VISIBLE_DEVICES": ",".join(groups[i % len(groups)])} for i in range(max(1, count))]
     else:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        bears = 1 if not on_cpu and torch.backends.mps.is_available() else min(cores(), memory // MEMORY_OF_A_RUN)
+        bears = (
+            1 if not on_cpu and torch.backends.mps.is_available() else min(cores(), memory("cpu") // MEMORY_OF_A_RUN)
+        )
         shares = [{} for _ in range(max(1, bears if jobs is None else jobs))]
     threads = str(max(1, cores() // len(shares)))
     return [{"OMP_NUM_THREADS": threads, **share} for share in shares]

@@ -9,7 +9,17 @@ from typing import Any, NamedTuple
 
 import tyro
 
-from glf.config import CompareConfig, EvaluateConfig, PretrainConfig, from_dict, groups, nearest, to_dict
+from glf.config import (
+    CompareConfig,
+    EvaluateConfig,
+    PretrainConfig,
+    Settled,
+    from_dict,
+    groups,
+    nearest,
+    settled,
+    to_dict,
+)
 from glf.data import views
 from glf.methods import parse
 from glf.recipes import completed, with_recipe
@@ -20,7 +30,7 @@ else:
     import tomli as tomllib
 
 Settings = dict[str, Any]  # of PretrainConfig, by name; those of ADC stand among them
-_OWN = {"method", "data", "seed", "out", "resume", "overwrite", "dry_run"}  # a cell says these, not a setting
+_OWN = {"method", "data", "seed", "out", "resume", "overwrite", "dry_run", "choose"}  # a cell says these, not a setting
 _OWN_JUDGING = {"run", "references"}
 _KEYS = {"title", "methods", "data", "seeds", "base", "variants", "settings", "judging", "versus", "finding", "cost"}
 _NEEDED = {"title", "methods", "data", "seeds", "base", "variants"}
@@ -58,7 +68,7 @@ class Study:
     finding: str = ""
     cost: str = ""
     # How each cell is trained: made once and in one thread, because tyro is slow and not safe in several.
-    configs: dict[Cell, PretrainConfig] = field(default_factory=dict, init=False, repr=False, compare=False)
+    configs: dict[Cell, Settled] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Whatever is wrong is said before hours have passed."""
@@ -93,12 +103,12 @@ class Study:
         for seed, data, method, variant in product(range(self.seeds), self.data, self.methods, self.variants):
             yield Cell(data, method, variant, seed)
 
-    def config(self, cell: Cell) -> PretrainConfig:
+    def config(self, cell: Cell) -> Settled:
         """How a cell is trained."""
         return self.configs[cell]
 
-    def _config(self, cell: Cell) -> PretrainConfig:
-        """A recipe's values, then the study's, then the variant's."""
+    def _config(self, cell: Cell) -> Settled:
+        """A recipe's values, then the study's, then the variant's; no run chooses anything for itself."""
         asked = {**self.settings, **self.variants[cell.variant]}
         constrain = asked.pop("constrain", "none")
         config = PretrainConfig(method=cell.method if constrain == "none" else f"{cell.method}+{constrain}")
@@ -113,7 +123,7 @@ class Study:
         values |= {**asked, "data": cell.data, "seed": cell.seed}
         # Through the command line: a word where a number should be is refused here, in its words.
         parsed = tyro.cli(PretrainConfig, args=_flags(PretrainConfig, values), config=(tyro.conf.OmitArgPrefixes,))
-        return replace(parsed, recipe=config.recipe)
+        return settled(replace(parsed, recipe=config.recipe, choose=False))
 
     def judged(self, run: Path, references: bool = False) -> EvaluateConfig:
         """How a run is judged."""
@@ -122,7 +132,7 @@ class Study:
 
 def flags(config: PretrainConfig | EvaluateConfig) -> list[str]:
     """The command line that says this configuration: what matters most, and whatever is not a default."""
-    return _flags(type(config), _plain(config))
+    return _flags(PretrainConfig if isinstance(config, PretrainConfig) else type(config), _plain(config))
 
 
 def _plain(config: PretrainConfig | EvaluateConfig) -> Settings:

@@ -24,9 +24,11 @@ from glf.config.training import (
     Precision,
     PretrainConfig,
     Reading,
+    Settled,
     Stem,
     Store,
     TScale,
+    settled,
 )
 from glf.config.transfer import DetectNorm, DetectOptions, DetectTask, FinetuneOptions
 from glf.config.using import EmbedConfig, ExportConfig, Format, OutliersConfig, SearchConfig
@@ -54,6 +56,7 @@ __all__ = [
     "Reading",
     "ReportConfig",
     "SearchConfig",
+    "Settled",
     "ShardConfig",
     "Split",
     "Stem",
@@ -64,5 +67,6 @@ __all__ = [
     "from_dict",
     "groups",
     "nearest",
+    "settled",
     "to_dict",
 ]

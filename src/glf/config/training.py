@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 TScale = Literal["printed", "scale", "matched"]
 Reading = Literal["calibrated", "paper"]
@@ -53,8 +53,12 @@ class PretrainConfig:
     """A method, with or without a constraint: simclr, byol+adc, vicreg+lpm (see `glf methods`)."""
     recipe: str | None = None
     """Settings by name: tiny, cifar, imagenet and the like; what is given beside it counts (see `glf methods NAME`)."""
-    backbone: str = "small_resnet"
-    """small_resnet, or any timm or torchvision model by name (timm:resnet18, torchvision:resnet18)."""
+    choose: bool = True
+    """Choose what is not given by the images of a folder or .tar and by this machine; otherwise, and for other data,
+    fixed defaults."""
+    backbone: str | None = None
+    """small_resnet, or any timm or torchvision model by name (timm:resnet18, torchvision:resnet18); chosen, or
+    small_resnet, when not given."""
     out: Path | None = None
     """The run's directory; runs/<method>-<data>-<seed> when not given."""
     root: Path | None = None
@@ -69,9 +73,9 @@ class PretrainConfig:
     limit: int | None = None
     """Use only so many training images, drawn by the seed, classes in proportion."""
     image_size: int | None = None
-    """Side of the crops; the images' own size for small ones, 224 otherwise."""
+    """Side of the crops; chosen, or the images' own size for small ones and 224 otherwise, when not given."""
     views: str | None = None
-    """Augmentation recipe; the method's own when not given."""
+    """Augmentation recipe; chosen, or the method's own, when not given."""
     masks: Path | None = None
     """A folder of grey files named like the images, white where these are salient (--views salient; relicv2)."""
     colours: Colour = "fused"
@@ -97,8 +101,8 @@ class PretrainConfig:
     """The method's own numbers, by name: temperature 0.2."""
     adc: AdcOptions = AdcOptions()
     """The added constraint."""
-    prior: str = "pixels"
-    """f_pre of LPM: pixels, timm:<model>, run:<directory>, file:<array>."""
+    prior: str | None = None
+    """f_pre of LPM: pixels, timm:<model>, run:<directory>, file:<array>; chosen, or pixels, when not given."""
     prior_weights: Path | None = None
     """A local file with the weights of a timm: prior."""
     prior_width: int = 64
@@ -109,14 +113,14 @@ class PretrainConfig:
     """Of shards: samples that each worker holds to draw from."""
     epoch_images: int | None = None
     """Of shards: images that make an epoch; all of them when not given."""
-    epochs: int = 20
-    """Passes over the training images."""
-    batch_size: int = 256
-    """Images in a global batch, over all devices."""
+    epochs: int | None = None
+    """Passes over the training images; chosen, or 20, when not given."""
+    batch_size: int | None = None
+    """Images in a global batch, over all devices; chosen, or 256, when not given."""
     optimizer: Optimizer = "adamw"
     """Optimiser."""
-    lr: float = 2e-3
-    """Learning rate for a global batch of 256; it scales with the batch."""
+    lr: float | None = None
+    """Learning rate for a global batch of 256, with which it scales; chosen, or 0.002, when not given."""
     bias_lr: float = 1.0
     """Rate of biases and normalisations, relative to that of the weights."""
     lars_eta: float = 0.02
@@ -169,3 +173,24 @@ class PretrainConfig:
     """Delete what the run's directory holds."""
     dry_run: bool = False
     """Set everything up, take two steps, write nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settled(PretrainConfig):
+    """The same with nothing left to choose: what a run has, and saves. The defaults are those of what is not chosen."""
+
+    backbone: str = "small_resnet"
+    prior: str = "pixels"
+    epochs: int = 20
+    batch_size: int = 256
+    lr: float = 2e-3
+
+
+def settled(config: PretrainConfig, **chosen: Any) -> Settled:
+    """The configuration with what was ``chosen`` where it leaves something open, and fixed values for the rest.
+
+    >>> settled(PretrainConfig(epochs=3), epochs=50, batch_size=64).epochs
+    3
+    """
+    given = {name: value for name, value in vars(config).items() if value is not None}
+    return Settled(**{**chosen, **given})

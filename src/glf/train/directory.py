@@ -9,7 +9,7 @@ from pathlib import Path
 
 from glf import checkpoint, result
 from glf.atomic import alone, holder, lock_of, remove_leftovers
-from glf.config import PretrainConfig, from_dict, to_dict
+from glf.config import PretrainConfig, Settled, from_dict, settled, to_dict
 from glf.data.store import Skipped
 from glf.train.distributed import launched_rank
 
@@ -20,7 +20,7 @@ RUN = "run"  # what the lock is called after
 # What a resumed run may set anew: none of it changes what is learnt.
 FREE = {
     "out", "resume", "overwrite", "dry_run", "device", "workers", "store", "root", "download", "keep", "save_every",
-    "compile", "stop_when_sick", "save_minutes", "devices", "nodes", "strategy",
+    "compile", "stop_when_sick", "save_minutes", "devices", "nodes", "strategy", "choose",
 }  # fmt: skip
 _OF_THE_COMMAND = {
     "out",
@@ -120,13 +120,13 @@ def _clear(out: Path) -> None:
             item.unlink()
 
 
-def saved_config(out: Path) -> PretrainConfig:
+def saved_config(out: Path) -> Settled:
     """The configuration that a run was started with."""
     path = out / CONFIG
     if not path.is_file():
         raise FileNotFoundError(f"no {CONFIG} in {out}: it is not the directory of a run")
     try:
-        return from_dict(PretrainConfig, json.loads(path.read_text()))
+        return settled(from_dict(PretrainConfig, json.loads(path.read_text())))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
@@ -156,7 +156,7 @@ def write(path: Path, config: PretrainConfig) -> None:
     result.write(path, json.dumps(to_dict(config), indent=1) + "\n")
 
 
-def _resumed(config: PretrainConfig, out: Path) -> PretrainConfig:
+def _resumed(config: PretrainConfig, out: Path) -> Settled:
     """The saved configuration; a setting given anew must be the saved one, or one that changes nothing learnt."""
     saved = saved_config(out)
     default = PretrainConfig()

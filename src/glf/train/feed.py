@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch.utils.data import DataLoader
 
-from glf.config import PretrainConfig
+from glf.config import PretrainConfig, Settled
 from glf.data import sources
 from glf.data.loader import EpochBatches, bytes_per_image, draw, loader
 from glf.data.masks import read_masks
@@ -67,7 +67,7 @@ def split(images: Images, config: PretrainConfig) -> tuple[np.ndarray, np.ndarra
     return np.setdiff1d(rows, val), val
 
 
-def stored(config: PretrainConfig, asked: Asked) -> Feed:
+def stored(config: Settled, asked: Asked) -> Feed:
     """Images that are in memory, mapped or files; mistakes are named before anything that takes long."""
     if config.epoch_images is not None:
         raise ValueError(f"--epoch-images is for shards, and {config.data} has none: use --limit")
@@ -127,7 +127,7 @@ def stored(config: PretrainConfig, asked: Asked) -> Feed:
     )
 
 
-def workers_for(source: Images | Stream, images: Images, config: PretrainConfig, asked: Asked) -> int:
+def workers_for(source: Images | Stream, images: Images, config: Settled, asked: Asked) -> int:
     """Processes that read, for each process that trains."""
     batch_bytes = bytes_per_image(images) * config.batch_size // (config.devices * config.nodes)
     gpu = asked.accelerator != "cpu"

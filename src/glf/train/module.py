@@ -12,7 +12,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Generator, Tensor
 from torch.utils.data import DataLoader
 
-from glf.config import PretrainConfig
+from glf.config import Settled
 from glf.data.augment import augment
 from glf.data.loader import EpochBatches
 from glf.data.streamed import StreamSteps
@@ -39,7 +39,7 @@ class Pretraining(L.LightningModule):
         method: Method,
         recipe: tuple[View, ...],
         image_size: int,
-        config: PretrainConfig,
+        config: Settled,
         steps_per_epoch: int,
         make_loader: Callable[[int, int], DataLoader[Batch]],
     ) -> None:

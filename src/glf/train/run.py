@@ -9,7 +9,7 @@ import lightning as L
 from rich.console import Console
 
 from glf import methods, result
-from glf.config import PretrainConfig, to_dict
+from glf.config import PretrainConfig, Settled, to_dict
 from glf.data import views
 from glf.data.loader import draw, statistics
 from glf.data.store import Images
@@ -19,7 +19,9 @@ from glf.nn.backbone import Backbone
 from glf.nn.network import Network
 from glf.nn.weights import FILE, load_weights, save_backbone
 from glf.train import directory
-from glf.train.callbacks import Bar, Clock, Follow, Journal, Metrics, Probe, Refresh
+from glf.train.bar import Bar
+from glf.train.callbacks import Clock, Follow, Journal, Metrics, Probe, Refresh
+from glf.train.choices import choose
 from glf.train.doctor import FILE as METRICS
 from glf.train.doctor import examine, read
 from glf.train.feed import Asked, Feed, stored
@@ -27,7 +29,8 @@ from glf.train.module import Pretraining
 from glf.train.optim import scaled_lr
 from glf.train.saving import Checkpoints, Stopped, StopRun
 from glf.train.streaming import is_streamed, streamed
-from glf.train.trainer import accelerator, check_sharing, make_trainer, torch_device
+from glf.train.timing import Pace, epochs, estimate, rehearse
+from glf.train.trainer import accelerator, check_sharing, fit, make_trainer, torch_device
 from glf.train.watch import Doctor, verdict
 
 PROBE_BANK = 5_000  # the online probe's neighbours; evaluation proper uses the whole training set
@@ -41,14 +44,18 @@ def pretrain(
     ``callbacks`` are Lightning's, and come after our own. A run that the doctor stops ends in a SickError.
     """
     console = console or Console()
-    config = directory.settle(config)
+    asked_for = directory.settle(config)
+    method = methods.parse(asked_for.method, asked_for.adc)
+    objective = method.build(**asked_for.options)  # before any data is read: a wrong name fails at once
+    config, choices, epochs_open, found = choose(asked_for, objective.needs)
     check_sharing(config)
-    method = methods.parse(config.method, config.adc)
-    objective = method.build(**config.options)  # before any data is read: a wrong name fails at once
     recipe = views.recipe(config.views or method.views)
     if len(recipe) > 2 and not method.many_views:
         raise ValueError(f"{method.title} is defined for two views: {config.views} has {len(recipe)}")
     device = accelerator(config.device)
+    say = Journal(console, None)
+    for choice in choices:
+        say(str(choice))
     asked = Asked(
         title=method.title,
         needs=objective.needs,
@@ -56,7 +63,7 @@ def pretrain(
         hides=any(view.mask for view in recipe),
         accelerator=device,
         place=torch_device(device),
-        say=Journal(console, None),
+        say=say,
     )
     data = streamed(config, asked) if is_streamed(config) else stored(config, asked)
     config = replace(config, **data.settled)
@@ -77,15 +84,41 @@ def pretrain(
         steps_per_epoch=data.count // config.batch_size,
         make_loader=make_loader,
     )
+    before = [str(choice) for choice in choices]
+    if found is not None:
+        pace = _pace(config, module, data)
+        if epochs_open:
+            last = epochs(module.steps_per_epoch, pace, device)
+            config = module.config = replace(config, epochs=last.value)
+            before.append(str(last))
+            say(before[-1])
+        if pace is not None:
+            before.append(estimate(config.epochs, module.steps_per_epoch, pace))
+            say(before[-1])
+        L.seed_everything(config.seed, verbose=False)
     with directory.made(config) as out, kept_memory(device == "cpu"):  # nothing can be wrong any more
         journal = Journal(console, out / "train.log" if out else None)
+        for line in before:
+            journal.note(line)
         if out is not None:
             directory.note_skipped(out, data.images.skipped, keep=data.streamed and config.resume)
         _announce(journal, config, data, module)
         return _fit(config, module, data, journal, callbacks)
 
 
-def _as_configured(method: Method, config: PretrainConfig) -> Method:
+def _pace(config: Settled, module: Pretraining, data: Feed) -> Pace | None:
+    """How fast a few steps are; not known of several processes, or of a network that is compiled first."""
+    if config.devices * config.nodes > 1 or config.compile:
+        return None
+    return rehearse(config, module, _probe(config, data, None))
+
+
+def _probe(config: Settled, data: Feed, metrics: Metrics | None) -> Probe:
+    bank = data.train[draw(data.images.targets[data.train], min(len(data.train), PROBE_BANK), config.seed)]
+    return Probe(data.images, bank, data.val, config.probe_every, metrics)
+
+
+def _as_configured(method: Method, config: Settled) -> Method:
     """The row with the heads and the momentum that the configuration asks for."""
     asked = {
         "projector": config.projector,
@@ -101,7 +134,7 @@ def _as_configured(method: Method, config: PretrainConfig) -> Method:
 def build_backbone(
     images: Images,
     image_size: int,
-    config: PretrainConfig,
+    config: Settled,
     normal: tuple[tuple[float, ...], tuple[float, ...]] | None = None,
 ) -> Backbone:
     """The backbone as it is before training: initialised by the seed, or from given weights.
@@ -130,7 +163,7 @@ def crop_size(images: Images) -> int:
 
 
 def _fit(
-    config: PretrainConfig,
+    config: Settled,
     module: Pretraining,
     data: Feed,
     journal: Journal,
@@ -140,8 +173,7 @@ def _fit(
     out = None if config.dry_run else config.out
     clock = Clock()
     metrics = Metrics(out / METRICS, clock) if out else None
-    bank = train[draw(images.targets[train], min(len(train), PROBE_BANK), config.seed)]
-    probe = Probe(images, bank, val, config.probe_every, metrics)
+    probe = _probe(config, data, metrics)
     bar = Bar(journal, clock, probe)
     callbacks: list[L.Callback] = [clock, Refresh(images, train), Follow(), bar]
     if out is not None and metrics is not None:
@@ -150,17 +182,12 @@ def _fit(
         )
         doctor = Doctor(metrics, journal, out, config.stop_when_sick)
         callbacks = [clock, Refresh(images, train), Follow(), metrics, doctor, probe, bar, checkpoints]
-    trainer = make_trainer(config, [*callbacks, *more])
-    resume = str(out / directory.LAST) if out and config.resume else None
+    trainer = make_trainer(config, [*callbacks, *more], steps=2 if config.dry_run else -1)
     try:
-        trainer.fit(module, ckpt_path=resume)
+        fit(trainer, module, out / directory.LAST if out and config.resume else None)
     except StopRun as stop:
         run = shlex.quote(str(out))
         raise Stopped(f"{stop}; go on with: glf pretrain --resume --out {run}", stop.signal) from None
-    except SystemExit:  # Lightning's answer to a second Ctrl-C, which should reach our caller as what it was
-        if trainer.interrupted:
-            raise KeyboardInterrupt from None
-        raise
     if out is None:
         journal("dry run: two steps taken, nothing written")
         return {}
@@ -193,7 +220,7 @@ def _fit(
     return content
 
 
-def _announce(journal: Journal, config: PretrainConfig, data: Feed, module: Pretraining) -> None:
+def _announce(journal: Journal, config: Settled, data: Feed, module: Pretraining) -> None:
     images = data.images
     (height, width), method, backbone = images.size, module.method, module.network.backbone
     parameters = sum(p.numel() for p in backbone.parameters())

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import DataLoader
 
-from glf.config import PretrainConfig
+from glf.config import PretrainConfig, Settled
 from glf.data.shards import is_stream, open_stream
 from glf.data.sources import SOURCES
 from glf.data.stream import Stream
@@ -23,7 +23,7 @@ def is_streamed(config: PretrainConfig) -> bool:
     return config.data not in SOURCES and is_stream(config.data)
 
 
-def streamed(config: PretrainConfig, asked: Asked) -> Feed:
+def streamed(config: Settled, asked: Asked) -> Feed:
     """A stream of shards, of which the last is left to the probe."""
     _refuse(config, asked)
     whole = stream = open_stream(config.data, size=config.image_size, labels=config.labels)
@@ -87,7 +87,7 @@ def streamed(config: PretrainConfig, asked: Asked) -> Feed:
     )
 
 
-def _refuse(config: PretrainConfig, asked: Asked) -> None:
+def _refuse(config: Settled, asked: Asked) -> None:
     """What a stream cannot do."""
     if config.masks is not None:
         raise ValueError("--masks are matched by the names of files, and shards have none")
@@ -107,7 +107,7 @@ def _refuse(config: PretrainConfig, asked: Asked) -> None:
         raise ValueError(f"--epoch-images must be 1 or more, got {config.epoch_images}")
 
 
-def _check_prior(stream: Stream, config: PretrainConfig, asked: Asked) -> None:
+def _check_prior(stream: Stream, config: Settled, asked: Asked) -> None:
     """The prior comes with the samples, or not at all."""
     if "prior" not in asked.needs:
         return
@@ -116,7 +116,7 @@ def _check_prior(stream: Stream, config: PretrainConfig, asked: Asked) -> None:
             f"{asked.title} reads a prior, and {config.data} has no row of one beside its images: write the shards with"
             " one (glf shard --prior)"
         )
-    default = PretrainConfig()
+    default = Settled()
     differing = [
         name
         for name, there in (

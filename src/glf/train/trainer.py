@@ -12,7 +12,7 @@ from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.io import TorchCheckpointIO
 
 from glf import checkpoint
-from glf.config import PretrainConfig
+from glf.config import Settled
 
 _NOISE = (
     ".*does not have many workers.*",
@@ -22,8 +22,8 @@ _NOISE = (
 )
 
 
-def make_trainer(config: PretrainConfig, callbacks: Sequence[L.Callback]) -> L.Trainer:
-    """The trainer of a run."""
+def make_trainer(config: Settled, callbacks: Sequence[L.Callback], steps: int = -1) -> L.Trainer:
+    """The trainer of a run, or of its first ``steps``."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     for noise in _NOISE:
@@ -39,7 +39,7 @@ def make_trainer(config: PretrainConfig, callbacks: Sequence[L.Callback]) -> L.T
         sync_batchnorm=config.sync_norm,
         precision=config.precision,
         max_epochs=config.epochs,
-        max_steps=2 if config.dry_run else -1,
+        max_steps=steps,
         callbacks=list(callbacks),
         plugins=plugins,
         logger=False,
@@ -49,6 +49,16 @@ def make_trainer(config: PretrainConfig, callbacks: Sequence[L.Callback]) -> L.T
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
     )
+
+
+def fit(trainer: L.Trainer, module: L.LightningModule, resume: Path | None = None) -> None:
+    """Train. A second Ctrl-C, which Lightning answers with an exit, reaches our caller as what it was."""
+    try:
+        trainer.fit(module, ckpt_path=resume)
+    except SystemExit:
+        if trainer.interrupted:
+            raise KeyboardInterrupt from None
+        raise
 
 
 class _AtomicIO(TorchCheckpointIO):
@@ -75,7 +85,7 @@ def torch_device(accelerator: str) -> str:
     return "cuda" if accelerator == "gpu" else accelerator
 
 
-def check_sharing(config: PretrainConfig) -> None:
+def check_sharing(config: Settled) -> None:
     """A batch that the processes and the parts of a step cannot share is refused before any data is read."""
     for name in ("devices", "nodes", "accumulate"):
         if getattr(config, name) < 1:
