@@ -3,10 +3,10 @@
 import math
 
 import pytest
-import reference
 import torch
 from sklearn.metrics import roc_auc_score
 
+import reference
 from glf.constrain.rows import Rows
 from glf.data.sources import load
 from glf.measure.outliers import DRAWS, row_entropy

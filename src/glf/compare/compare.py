@@ -11,9 +11,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from glf import result
 from glf.compare.runs import judged, run_all
 from glf.compare.study import Cell, Study, from_flags
-from glf.compare.table import markdown, page
 from glf.config import CompareConfig
 from glf.report.page import document
+from glf.report.table import markdown, page
 
 FILE, TABLE, PAGE = "compare.json", "table.md", "table.html"
 

@@ -52,6 +52,8 @@ class EvaluateConfig:
     """Detection and segmentation."""
     references: bool = True
     """Judge raw pixels and the untrained network too."""
+    artifacts: bool = True
+    """Write what the report shows beside numbers into artifacts/: a map, neighbours, views, likely outliers."""
     batch_size: int = 512
     """Images in a batch of the feature pass."""
     device: str = "auto"

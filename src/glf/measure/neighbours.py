@@ -47,14 +47,27 @@ def weighted_neighbours(
     Reference: Wu et al. 2018, Unsupervised Feature Learning via Non-Parametric Instance Discrimination.
     """
 
-    def cosine(part: Tensor, rows: Tensor) -> Tensor:
-        return F.normalize(part, dim=1) @ F.normalize(rows, dim=1).T
-
     def weight(similarity: Tensor) -> Tensor:
         # Relative to the nearest: the same winner, and no overflow at small temperatures.
         return ((similarity - similarity.amax(1, keepdim=True)) / temperature).exp()
 
-    return _voted(cosine, weight, bank, labels, queries, k)
+    return _voted(_cosine, weight, bank, labels, queries, k)
+
+
+def most_similar(
+    bank: Float[Tensor, "bank dim"], queries: Float[Tensor, "query dim"], k: int
+) -> tuple[Float[Tensor, "query k"], Int[Tensor, "query k"]]:
+    """Cosines and rows of the k most similar, the nearest first.
+
+    >>> bank = torch.tensor([[0.0, 2.0], [1.0, 0.0], [1.0, 1.0]])
+    >>> most_similar(bank, torch.tensor([[3.0, 0.0]]), k=2)[1].tolist()
+    [[1, 2]]
+    """
+    return _nearest(_cosine, queries, bank, k)
+
+
+def _cosine(part: Tensor, rows: Tensor) -> Tensor:
+    return F.normalize(part, dim=1) @ F.normalize(rows, dim=1).T
 
 
 def _voted(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from statistics import mean, stdev
 from typing import Any
 
-from glf.compare.statistics import paired
+from glf.report.statistics import paired
 
 METRICS = {"linear": "linear probe", "linear_top5": "linear probe, top-5", "knn5": "5-nn"}
 Values = dict[int, float]  # by seed, in per cent

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from glf.compare.table import difference, markdown, page, spread, tables
+from glf.report.table import difference, markdown, page, spread, tables
 
 VALUES = {
     ("none", 0): 0.50,
