@@ -12,10 +12,10 @@ from glf import result
 from glf.compare.runs import judged, run_all
 from glf.compare.study import Cell, Study, from_flags
 from glf.config import CompareConfig
-from glf.report.page import document
-from glf.report.table import markdown, page
+from glf.report.page import write_report
+from glf.report.table import markdown
 
-FILE, TABLE, PAGE = "compare.json", "table.md", "table.html"
+FILE, TABLE, PAGE = "compare.json", "table.md", "report.html"
 
 
 def compare(config: CompareConfig, console: Console | None = None) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def _said(study: Study, run: Path, why: str | None) -> str:
 
 
 def write(study: Study, out: Path, failed: dict[str, str]) -> dict[str, Any]:
-    """Collect what is done into compare.json, table.md and table.html."""
+    """Collect what is done into compare.json, table.md and report.html."""
     runs: list[dict[str, Any]] = []
     references: dict[str, dict[str, dict[str, Any]]] = {}
     about: dict[str, Any] = result.provenance()
@@ -74,7 +74,9 @@ def write(study: Study, out: Path, failed: dict[str, str]) -> dict[str, Any]:
         if content is None:
             continue
         found = content["evaluation"]
-        runs.append({**cell._asdict(), "values": found["rows"]["trained"], "time": found["time"]})
+        runs.append(
+            {**cell._asdict(), "place": str(cell.place), "values": found["rows"]["trained"], "time": found["time"]}
+        )
         for name in ("pixels", "untrained"):
             if name in found["rows"]:
                 references.setdefault(cell.data, {}).setdefault(name, {})[str(cell.seed)] = found["rows"][name]
@@ -98,5 +100,5 @@ def write(study: Study, out: Path, failed: dict[str, str]) -> dict[str, Any]:
     }
     result.write(out / FILE, json.dumps(content, indent=1) + "\n")
     result.write(out / TABLE, markdown(content))
-    result.write(out / PAGE, document(study.title, page(content)))
+    write_report(out, out / PAGE)
     return content

@@ -33,7 +33,7 @@ QUERIES, NEAR = 12, 8
 SEEN, EACH = 6, 6  # training images of which views are shown, and how many
 OUTLIERS, COMPANIONS = 24, 256
 VALUES = 256  # of a spectrum
-BINS = 40
+BINS = 80
 CLUSTERS = 10  # where there are no classes to colour the map by
 
 
