@@ -24,9 +24,9 @@ def head(content: dict[str, Any]) -> Markup:
     up, down = ([one for one in found if one.found.shown and (one.found.mean > 0) is more] for more in (True, False))
     words = [content["finding"]] if content.get("finding") else []
     words.append(
-        f"Of {len(found)} differences to {content['base']}, {len(up)} are shown to be gains and {len(down)} losses;"
-        f" {len(found) - len(up) - len(down)} are not shown (their 95 % interval includes zero, or there are fewer than"
-        " three pairs)."
+        f"Of {len(found)} differences to {content['base']}, {_count(len(up), 'gain')} and"
+        f" {_count(len(down), 'loss', 'es')} are shown; {len(found) - len(up) - len(down)} are not (the 95 % interval includes zero, or there are fewer"
+        " than three pairs)."
     )
     if up or down:
         most = max([*up, *down], key=lambda one: abs(one.found.mean))
@@ -35,7 +35,7 @@ def head(content: dict[str, Any]) -> Markup:
             f" {_change(most)} points."
         )
     if content["failed"]:
-        words.append(f"{len(content['failed'])} runs failed.")
+        words.append(f"{_count(len(content['failed']), 'run')} failed.")
     mood = "good" if up and not down else "bad" if down and not up else "fair"
     return tag("p", " ".join(words), class_=f"verdict {mood}")
 
@@ -189,7 +189,7 @@ def _maps(folder: Path, content: dict[str, Any], sheets: Sheets) -> Markup | Non
         if (shown := feature_map(run, sheets)) is not None:
             names |= {name: group for group, name in enumerate(run.artifacts["map"]["groups"])}
             title = one["method"] if one["variant"] == content["base"] else f"{one['method']} + {one['variant']}"
-            drawn.append(tag("figure", shown, tag("figcaption", f"{title}, {_short(one['data'])}, seed {one['seed']}")))
+            drawn.append(tag("figure", tag("figcaption", f"{title}, {_short(one['data'])}, seed {one['seed']}"), shown))
     if not drawn:
         return None
     keys = [tag("li", tag("span", class_=f"key c{group % COLOURS}"), name) for name, group in names.items()]
@@ -221,6 +221,10 @@ def _value(value: float | None) -> tuple[str, float] | str:
 def _failed(content: dict[str, Any]) -> Markup | None:
     items = [tag("li", tag("code", name), f": {why}") for name, why in content["failed"].items()]
     return tag("ul", *items) if items else None
+
+
+def _count(number: int, word: str, plural: str = "s") -> str:
+    return f"{number} {word}{'' if number == 1 else plural}"
 
 
 def _short(data: str) -> str:
