@@ -81,7 +81,8 @@ def _artifacts(folder: Path, classes: tuple[str, str]) -> None:
                        "sheet": {**sheet, "count": 3}},
         "views": {"recipe": "gentle", "images": [image(1, 0), image(2, 1)], "sheet": sheet},
         "outliers": {"prior": "pixels", "images": 4, "companions": 3, "largest": 1.0986, "median": 0.5,
-                     "histogram": [1, 2, 1], "found": [image(3, 1, entropy=1.0), image(0, 0, entropy=0.9)], "sheet": sheet},
+                     "histogram": [1, 2, 1], "found": [image(3, 1, entropy=1.0), image(0, 0, entropy=0.9)],
+                     "sheet": sheet},
     }  # fmt: skip
     folder.mkdir()
     (folder / "report.json").write_text(json.dumps(content))

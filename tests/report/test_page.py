@@ -59,8 +59,8 @@ def test_one_run(tmp_path: Path) -> None:
     for words in (
         "simclr+adc on photos", "Healthy.", "5-nn reaches 62.5 % [60.0, 65.0]",
         "12.5 points above raw pixels (50.0 %)", "22.5 points above the untrained network (40.0 %)",
-        "62.5 ± 2.5", "0.3 dcm (KL(Gaussian row || t row))", "glf pretrain --data 'my photos'", "constrain/dcm, weighted",
-        "above log K = 0.69", "1.00 · row 3",
+        "62.5 ± 2.5", "0.3 dcm (KL(Gaussian row || t row))", "glf pretrain --data 'my photos'",
+        "constrain/dcm, weighted",        "above log K = 0.69", "1.00 · row 3",
     ):  # fmt: skip
         assert words in page.text, words
     sections = "about doctor evaluation training geometry theorem map neighbours views outliers".split()
@@ -139,7 +139,7 @@ def test_names_are_text_and_never_markup(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_shown_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no run below .* glf pretrain makes one"):
+    with pytest.raises(FileNotFoundError, match=r"no run below .* glf pretrain makes one"):
         write_report(tmp_path, tmp_path / "page.html")
     run = a_run(tmp_path / "a")
     (run / "artifacts" / "report.json").write_text('{"schema": 99}')

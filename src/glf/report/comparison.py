@@ -25,8 +25,8 @@ def head(content: dict[str, Any]) -> Markup:
     words = [content["finding"]] if content.get("finding") else []
     words.append(
         f"Of {len(found)} differences to {content['base']}, {_count(len(up), 'gain')} and"
-        f" {_count(len(down), 'loss', 'es')} are shown; {len(found) - len(up) - len(down)} are not (the 95 % interval includes zero, or there are fewer"
-        " than three pairs)."
+        f" {_count(len(down), 'loss', 'es')} are shown; {len(found) - len(up) - len(down)} are not (the 95 % interval"
+        " includes zero, or there are fewer than three pairs)."
     )
     if up or down:
         most = max([*up, *down], key=lambda one: abs(one.found.mean))
