@@ -9,7 +9,7 @@ PARTS ?=
 # A process of one thread for each core, each with whole files, so that what a file prepares is prepared once.
 AT_ONCE := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help pretrain test test-slow check lint format install bench study methods clean
+.PHONY: help pretrain browser test test-slow check lint format install bench study methods clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -27,7 +27,7 @@ pretrain: install ## Train simclr+adc on the embedded images, judge it, write a 
 	@$(BIN)/glf pretrain --method simclr+adc --data fashion-mini --views gentle --batch-size 128 --epochs 12 \
 		--out $(RUN) --overwrite
 	@echo "== judging the backbone on the test split, next to raw pixels and the untrained network"
-	@$(BIN)/glf evaluate $(RUN)
+	@$(BIN)/glf evaluate $(RUN) --suite knn linear geometry theory
 	@$(BIN)/glf report $(RUN) --out $(RUN)/report.html
 
 lint: install
@@ -36,7 +36,15 @@ lint: install
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 
-test: lint ## Check style and types, run the tests (at most 15 minutes)
+# Tests of the report look at it in Chromium: installed where one may, else they are skipped and say so.
+browser:
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || { \
+		echo "== installing chromium for the tests of the report"; \
+		[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium chromium-driver >/dev/null || \
+		echo "   (not possible here: apt-get as root would do it)"; }
+
+test: lint browser ## Check style and types, run the tests (at most 15 minutes)
 	@echo "== tests"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" $(AT_ONCE)
 

@@ -20,13 +20,13 @@ from sklearn.metrics import roc_auc_score
 
 from glf.compare.compare import conduct
 from glf.compare.study import Study
-from glf.compare.table import lines
 from glf.constrain import kernels
 from glf.constrain.adc import outlier_weight
 from glf.constrain.rows import Rows
 from glf.data import sources
 from glf.data.pack import cache_root
 from glf.nn.prior import prior_rows
+from glf.report.table import lines
 from glf.types import Embeddings
 
 OUT = Path("runs") / "outliers"

@@ -12,7 +12,7 @@ import all_methods
 
 from glf import result
 from glf.compare.study import from_file
-from glf.compare.table import about, lines, markdown, tables
+from glf.report.table import about, lines, markdown, tables
 
 HERE = Path(__file__).parent
 RESULTS, STUDIES = HERE / "results" / "studies", HERE / "studies"

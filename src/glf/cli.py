@@ -140,8 +140,9 @@ def run(
     elif isinstance(config, ReportConfig):
         from glf.report.page import write_report
 
-        count = write_report(config.runs, config.out)
-        console.print(f"{count} run{'s' if count > 1 else ''} in {config.out}", highlight=False, soft_wrap=True)
+        count = write_report(config.runs, config.out, config.figures)
+        words = f"{count} run{'s' if count != 1 else ''} in {config.out.resolve().as_uri()}"
+        console.print(words, highlight=False, soft_wrap=True, markup=False)
     elif isinstance(config, ShardConfig):
         from glf.shard import shard
 

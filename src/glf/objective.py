@@ -47,6 +47,14 @@ class Objective(nn.Module):
         """The fields of Embeddings that any term reads: the network produces only those."""
         return frozenset().union(*(term.needs for _, term in self.parts))
 
+    def described(self) -> dict[str, list[dict[str, float | str]]]:
+        """Both parts as weights, names and formulas, and the formulas of the maps before them."""
+        found: dict[str, list[dict[str, float | str]]] = {"align": [], "constrain": [], "maps": []}
+        for weight, term in self.parts:
+            found[term.role].append({"weight": weight, "name": term.name, "formula": term.formula})
+        found["maps"] = [{"formula": str(step.formula)} for step in self.through]
+        return found
+
     @property
     def asleep(self) -> frozenset[str]:
         """The terms, as they are logged, that wait for their warm-up to end."""

@@ -44,10 +44,10 @@ def update(directory: Path, **sections: Any) -> dict[str, Any]:
     return content
 
 
-def write(path: Path, text: str) -> None:
-    """A text file, whole or not at all. Names that are no text are written as escapes."""
+def write(path: Path, content: str | bytes) -> None:
+    """A file, whole or not at all. Names that are no text are written as escapes."""
     with whole(path) as partial:
-        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
+        partial.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace"))
 
 
 def read(directory: Path) -> dict[str, Any]:

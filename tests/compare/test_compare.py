@@ -47,7 +47,8 @@ def test_a_comparison_is_paired_stored_and_not_done_twice(few_images: str, tmp_p
     mean = sum(run["values"]["linear"] for run in content["runs"] if run["variant"] == "none") / 2
     assert row.startswith(f"| simclr | {100 * mean:.1f} ± ")
     assert "(pixels)" in table
-    assert "<table>" in (out / "table.html").read_text()
+    assert "Differences, paired by seed" in (out / "report.html").read_text()
+    assert [path.parts[-4:-2] for path in sorted(out.rglob("map.webp"))] == [("adc", "0"), ("none", "0")]  # one seed's
     saved = json.loads((out / "few" / "simclr" / "adc" / "1" / "result.json").read_text())
     assert saved["command"].startswith("glf pretrain")
     assert "--method simclr+adc" in saved["command"]

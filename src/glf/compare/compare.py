@@ -13,11 +13,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from glf import result
 from glf.compare.runs import judged, key, run_all
 from glf.compare.study import Cell, Study, from_flags
-from glf.compare.table import markdown, page
 from glf.config import CompareConfig
-from glf.report.page import document
+from glf.report.page import write_report
+from glf.report.table import markdown
 
-FILE, TABLE, PAGE = "compare.json", "table.md", "table.html"
+FILE, TABLE, PAGE = "compare.json", "table.md", "report.html"
 REFERENCES = ("pixels", "untrained")
 JUDGED = ("protocols", "split", "train", "test")  # how, and on what
 
@@ -98,7 +98,7 @@ def record(study: Study, cell: Cell, out: Path) -> dict[str, Any] | None:
 def write(
     study: Study, out: Path, failed: dict[str, str], known: Mapping[str, dict[str, Any]] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """Collect what is done into compare.json, table.md and table.html."""
+    """Collect what is done into compare.json, table.md and report.html."""
     runs: list[dict[str, Any]] = []
     references: dict[str, dict[str, dict[str, Any]]] = {}
     about: dict[str, Any] = result.provenance()
@@ -107,7 +107,7 @@ def write(
         found = known.get(key(study, cell)) or record(study, cell, out)
         if found is None:
             continue
-        runs.append({**found, **cell._asdict()})
+        runs.append({**found, **cell._asdict(), "place": str(cell.place)})
         for name, row in found["references"].items():
             references.setdefault(cell.data, {}).setdefault(name, {})[str(cell.seed)] = row
         sets[cell.data] = {name: found[name] for name in JUDGED}
@@ -132,5 +132,5 @@ def write(
     }
     result.write(out / FILE, json.dumps(content, indent=1) + "\n")
     result.write(out / TABLE, markdown(content))
-    result.write(out / PAGE, document(study.title, page(content)))
+    write_report(out, out / PAGE)
     return content

@@ -22,7 +22,7 @@ from glf.data.workers import cores, memory
 from glf.train.directory import CONFIG, FREE, LAST, saved_config
 
 MEMORY_OF_A_RUN = 3 * 2**30  # a process with torch, its images and its activations, on a CPU
-_NOT_JUDGED = {"run", "references", "device", "batch_size", "root", "download"}  # say how, not what
+_NOT_JUDGED = {"run", "references", "artifacts", "device", "batch_size", "root", "download"}  # say how, not what
 _SAFE = ["-P"] if sys.version_info >= (3, 11) else []  # what lies in the current folder is not imported
 _GLF = [sys.executable, *_SAFE, "-m", "glf"]
 
@@ -106,7 +106,9 @@ class _Work:
         # Pixels and the untrained network are judged once for each set of images and seed.
         first = (cell.method, cell.variant) == (self.study.methods[0], next(iter(self.study.variants)))
         how = "--resume" if (run / LAST).exists() else "--overwrite"
-        commands = [["evaluate", str(run), *flags(self.study.judged(run, references=first))]]
+        # A map and galleries of one seed are enough to look at, and cost a few seconds for each run.
+        asked = self.study.judged(run, references=first, artifacts=cell.seed == 0)
+        commands = [["evaluate", str(run), *flags(asked)]]
         if not (run / result.FILE).exists():
             commands.insert(0, ["pretrain", *flags(self.study.config(cell)), "--out", str(run), how])
         for command in commands:

@@ -31,7 +31,7 @@ else:
 
 Settings = dict[str, Any]  # of PretrainConfig, by name; those of ADC stand among them
 _OWN = {"method", "data", "seed", "out", "resume", "overwrite", "dry_run", "choose"}  # a cell says these, not a setting
-_OWN_JUDGING = {"run", "references"}
+_OWN_JUDGING = {"run", "references", "artifacts"}
 _KEYS = {"title", "methods", "data", "seeds", "base", "variants", "settings", "judging", "versus", "finding", "cost"}
 _NEEDED = {"title", "methods", "data", "seeds", "base", "variants"}
 
@@ -125,9 +125,10 @@ class Study:
         parsed = tyro.cli(PretrainConfig, args=_flags(PretrainConfig, values), config=(tyro.conf.OmitArgPrefixes,))
         return settled(replace(parsed, recipe=config.recipe, choose=False))
 
-    def judged(self, run: Path, references: bool = False) -> EvaluateConfig:
+    def judged(self, run: Path, references: bool = False, artifacts: bool = False) -> EvaluateConfig:
         """How a run is judged."""
-        return from_dict(EvaluateConfig, {**self.judging, "run": run, "references": references})
+        own = {"run": run, "references": references, "artifacts": artifacts}
+        return from_dict(EvaluateConfig, {**self.judging, **own})
 
 
 def flags(config: PretrainConfig | EvaluateConfig) -> list[str]:

@@ -23,7 +23,7 @@ def verify(config: VerifyConfig, console: Console | None = None) -> bool:
     stored = content["evaluation"]
     asked = from_dict(EvaluateConfig, stored["config"])
     with tempfile.TemporaryDirectory() as cache:
-        found = judge(replace(asked, run=run, references=False, beside=()), Path(cache), console)
+        found = judge(replace(asked, run=run, references=False, beside=(), artifacts=False), Path(cache), console)
     before, now = stored["rows"]["trained"], found["rows"]["trained"]
     table = Table("protocol", "stored", "now", "")
     for key, words in stored["protocols"].items():

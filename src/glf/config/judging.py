@@ -52,6 +52,8 @@ class EvaluateConfig:
     """Detection and segmentation."""
     references: bool = True
     """Judge raw pixels and the untrained network too."""
+    artifacts: bool = True
+    """Write what the report shows beside numbers into artifacts/: a map, neighbours, views, likely outliers."""
     batch_size: int = 512
     """Images in a batch of the feature pass."""
     device: str = "auto"
@@ -104,12 +106,14 @@ class DoctorConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportConfig:
-    """One HTML page about one run or several: the table and the curves."""
+    """One HTML page about a run, several of them or a comparison, that needs neither network nor server."""
 
     runs: Path
-    """The directory of a run, or one that holds several."""
+    """The directory of a run, of a comparison, or one that holds several."""
     out: Path = Path("report.html")
     """The page to write."""
+    figures: Path | None = None
+    """Write its figures as SVG and PNG and its numbers as CSV and JSON into this folder, too."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from torch import nn
 
 from glf import result
 from glf.config import EvaluateConfig, Suite, to_dict
+from glf.evaluate.artifacts import outline, write_artifacts
 from glf.evaluate.case import Case, Figure
 from glf.evaluate.classify import knn, linear, logistic
 from glf.evaluate.detect.part import detected
@@ -37,7 +38,15 @@ PARTS: dict[Suite, tuple[bool, Callable[[Case], dict[str, Figure]]]] = {
 }
 
 
-ASKED = {"suite", "references", "beside", "out", "device", "batch_size"}  # what is asked for, not how it is judged
+ASKED = {
+    "suite",
+    "references",
+    "beside",
+    "artifacts",
+    "out",
+    "device",
+    "batch_size",
+}  # what is asked for, not how it is judged
 
 
 def evaluate(config: EvaluateConfig, console: Console | None = None) -> dict[str, Any]:
@@ -75,19 +84,15 @@ def judge(config: EvaluateConfig, out: Path, console: Console) -> dict[str, Any]
     columns |= {"trained": (judged.backbone, judged)} | {one.name: (one.backbone, one) for one in others}
     place = torch_device(accelerator(config.device))
     found: dict[str, dict[str, Figure]] = {}
+    cases = {
+        name: Case(name=name, encoder=encoder, subject=where, place=place, config=config, out=out, console=console)
+        for name, (encoder, where) in columns.items()
+    }
     with kept_memory(place == "cpu"):
-        for name, (encoder, where) in columns.items():
-            found[name] = _judged(
-                Case(
-                    name=name,
-                    encoder=encoder,
-                    subject=where,
-                    place=place,
-                    config=config,
-                    out=out,
-                    console=console,
-                )
-            )
+        for name, case in cases.items():
+            found[name] = _judged(case)
+        if config.artifacts:
+            write_artifacts(cases["trained"], {name: outline(case) for name, case in cases.items()})
     figures = {key: figure for row in found.values() for key, figure in row.items()}
     return {
         "data": judged.train.name,

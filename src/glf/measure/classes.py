@@ -104,6 +104,29 @@ def between_share(features: Float[Tensor, "sample dim"], labels: Int[Tensor, " s
     return between / total if total > 1e-12 else 0.0
 
 
+def similarities(
+    features: Float[Tensor, "sample dim"], labels: Int[Tensor, " sample"], bins: int = 40
+) -> tuple[Float[Tensor, " bin"], Float[Tensor, " bin"]]:
+    """Cosines between images of one class, and of two: the share of such pairs in each bin between -1 and 1.
+
+    >>> same, other = similarities(torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0, 1]), bins=3)
+    >>> same.tolist(), other.tolist()
+    ([0.0, 0.0, 1.0], [0.0, 1.0, 0.0])
+    """
+    count = torch.zeros(2, bins, dtype=torch.float64)
+    for rows, left in unit_blocks(features):
+        for others, right in unit_blocks(features[rows.start :]):
+            cosine = (left @ right.T).cpu()
+            alike = (labels[rows].unsqueeze(1) == labels[rows.start :][others]).cpu()
+            pairs = torch.ones_like(alike).triu(1) if others.start == 0 else torch.ones_like(alike)
+            for kind, chosen in enumerate((alike & pairs, ~alike & pairs)):
+                # 0 belongs to the bin above it: rounding must not move what is at right angles to either side.
+                place = ((cosine[chosen] + 1 + 1e-9) * bins / 2).long().clamp_(0, bins - 1)
+                count[kind] += torch.bincount(place, minlength=bins)
+    same, other = count / count.sum(1, keepdim=True).clamp_min(1)
+    return same, other
+
+
 def _squared_distances_to_mean(features: Tensor, labels: Tensor) -> Float[Tensor, " sample"]:
     means, place, _ = class_means(features, labels)
     return torch.cat([(part - means[place[rows]]).pow(2).sum(1) for rows, part in unit_blocks(features)])

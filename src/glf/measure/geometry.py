@@ -23,11 +23,25 @@ def effective_rank(features: Float[Tensor, "sample dim"]) -> float:
     >>> effective_rank(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]))
     2.0
     """
+    power = spectrum(features)
+    return round(_perplexity(power), 4) if power.sum() > 0 else 0.0
+
+
+def spectrum(features: Float[Tensor, "sample dim"]) -> Float[Tensor, " value"]:
+    r"""Share of the centred features' variance along each of their principal directions, the largest first.
+
+    .. math:: p_i = \sigma_i^2 / \sum_j \sigma_j^2
+
+    A constant cloud has zeros.
+
+    >>> spectrum(torch.tensor([[3.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, -1.0]])).tolist()
+    [0.9, 0.1]
+    """
     centre = torch.stack([part.sum(0) for _, part in blocks(features)]).sum(0) / len(features)
     power = _singular_values(features, centre).pow(2)
     if power.sum() <= 1e-12 * (power.sum() + len(features) * centre.pow(2).sum()).clamp_min(1e-300):
-        return 0.0
-    return round(_perplexity(power), 4)
+        return torch.zeros_like(power)
+    return power / power.sum()
 
 
 def full_rank(samples: int, width: int) -> float:

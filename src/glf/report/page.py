@@ -1,118 +1,154 @@
-"""A plain page: what each run is, the table of its evaluation, the curves of its training."""
+"""One self-contained page about a run, several of them, or a comparison: no network, no server, nothing to install."""
 
-import html
-import json
-from collections import defaultdict
+from base64 import b64encode
+from hashlib import sha256
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from glf import result
-from glf.report.curves import Curve, plot
+from glf.report import comparison, sections
+from glf.report.chart import Chart, Series, curve
+from glf.report.figures import write_comparison, write_run
+from glf.report.galleries import Sheets
+from glf.report.markup import Markup, join, tag
+from glf.report.runs import Run, find
+from glf.report.svg import figure
+from glf.report.tables import table
+from glf.report.verdict import CHIEF, verdict
 
-STYLE = """
-:root { color-scheme: light dark; --ink: #1a1a1a; --paper: #fff; --line: #ccc; --soft: #666; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e8e8e8; --paper: #16181c; --line: #444; --soft: #a5a5a5; } }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 2rem auto;
-  max-width: 60rem; padding: 0 1rem; }
-table { border-collapse: collapse; margin: 1rem 0; }
-th, td { border-bottom: 1px solid var(--line); padding: .35rem .8rem; text-align: right; }
-td { white-space: nowrap; } th:first-child, td:first-child { text-align: left; } caption { text-align: left; }
-th[scope="row"] { font-weight: normal; } .wide { overflow-x: auto; }
-@media (max-width: 40rem) { th, td { padding: .35rem .4rem; } }
-figure { display: inline-block; margin: 0 1rem 1rem 0; vertical-align: top; }
-figcaption, .soft { color: var(--soft); font-size: .9rem; }
-pre { white-space: pre-wrap; background: color-mix(in srgb, var(--ink) 7%, transparent); padding: .6rem; }
-svg { max-width: 100%; height: auto; } svg text { fill: var(--soft); font: 11px system-ui, sans-serif; }
-svg .axis { stroke: var(--line); }
-"""
-# One figure per family of metrics: every key with that prefix is a curve in it.
-FIGURES = {
-    "loss": "loss and its terms (weighted, they add up)",
-    "share/": "share of the gradient at z",
-    "val/knn": "online kNN on held-out training images",
-    "val/rank": "effective rank",
-    "entropy/": "entropy of ADC's rows (nats)",
-}
+WITH_PICTURES = 12  # runs on a page that have their galleries; of more, each has its own page
+CURVES = 10  # runs in one chart
 
 
-def write_report(runs: Path, out: Path) -> int:
-    """Write the page about a run, or about every run below a directory; returns how many."""
-    found = sorted({path.parent for path in runs.rglob(result.FILE)}) if runs.is_dir() else []
-    if not found:
-        raise FileNotFoundError(f"no run below {runs} (a run holds {result.FILE})")
-    sections = "".join(_section(run) for run in found)
-    title = f"glf report: {len(found)} run{'s' if len(found) > 1 else ''}"
-    result.write(out, document(title, f"<h1>{_text(title)}</h1>{sections}"))
-    return len(found)
+def write_report(place: Path, out: Path, figures: Path | None = None) -> int:
+    """Write the page about what is below a directory, and its figures and numbers as files; returns how many runs."""
+    runs, compared = find(place)
+    sheets = Sheets()
+    many = len(runs) + len(compared) > 1
+    if not many:
+        title, body = _alone(runs[0], sheets) if runs else _compared(*compared[0], sheets)
+    else:
+        title = f"{len(runs)} runs" + (f" and {len(compared)} comparisons" if compared else "")
+        body = _together(title, runs, compared, sheets)
+    result.write(out, document(title, body, sheets.style()))
+    if figures is not None:
+        for run in runs:
+            write_run(figures / run.name if many else figures, run)
+        for folder, content in compared:
+            write_comparison(figures / folder.name if many else figures, content)
+    return len(runs) + sum(len(content["runs"]) for _, content in compared)
 
 
-def document(title: str, body: str) -> str:
-    """A whole page that needs nothing from elsewhere."""
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{_text(title)}</title>'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>'
-        f"<body>{body}</body></html>\n"
+def document(title: str, body: Markup, style: str) -> str:
+    """A whole page. What it may load is nothing, and what it may run is its own script, told by its hash."""
+    script = _own("page.js")
+    digest = b64encode(sha256(script.encode()).digest()).decode()
+    policy = (
+        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none';"
+        " form-action 'none'"
     )
-
-
-def _section(run: Path) -> str:
-    content = result.read(run)
-    data, training = content.get("data", {}), content.get("training", {})
-    facts = (
-        f"{_text(content.get('method', '?'))} on {_text(data.get('name', '?'))}, {data.get('train', 0):,} images;"
-        f" backbone {_text(content.get('backbone', {}).get('name', '?'))};"
-        f" {training.get('images_per_second', 0):,.0f} images/s, {training.get('waiting', 0):.1%} of the time waiting"
-        f" for data; effective rank {training.get('val/rank', 0):.1f}, spread {training.get('val/spread', 0):.2f}"
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", f"{title} · glf report"),
+        tag("style", Markup(_own("chart.css") + _own("page.css") + style)),
     )
-    parts = [f"<h2>{_text(run.name)}</h2><p>{facts}</p><pre>{_text(content.get('command', ''))}</pre>"]
-    if "evaluation" in content:
-        parts.append(_table(content["evaluation"]))
-    parts += [_figure(title, curves) for title, curves in _curves(run / "metrics.jsonl").items()]
-    machine, versions = content.get("machine", {}), content.get("versions", {})
-    used = ", ".join(f"{name} {number}" for name, number in versions.items())
-    where = f"{machine.get('processor', '?')}, {machine.get('cores', '?')} cores; {used}"
-    parts.append(f'<p class="soft">{_text(where)}</p>')
-    return f"<section>{''.join(parts)}</section>"
+    footer = tag(
+        "footer",
+        "Written by glf report from result.json, metrics.jsonl and artifacts/. docs/report.md says how to read it.",
+    )
+    skip = tag("a", "Skip to the content", href="#content", class_="skip")
+    whole = tag("body", skip, tag("main", body, id="content"), footer, tag("script", Markup(script)))
+    return f"<!doctype html>\n{tag('html', head, whole, lang='en')}\n"
 
 
-def _table(evaluation: dict[str, Any]) -> str:
-    names = list(evaluation["rows"])
-    head = "".join(f'<th scope="col">{_text(name)}</th>' for name in names)
-    lines = []
-    for key, words in evaluation["protocols"].items():
-        percent = key in evaluation.get("percent", ())
-        cells = "".join(f"<td>{_number(evaluation['rows'][name].get(key), percent)}</td>" for name in names)
-        lines.append(f'<tr><th scope="row">{_text(words)}</th>{cells}</tr>')
-    caption = f"{evaluation['data']}, {evaluation['split']} split: {evaluation['test']:,} images"
-    head = f'<tr><th scope="col">protocol</th>{head}</tr>'
-    return f'<div class="wide"><table><caption>{_text(caption)}</caption>{head}{"".join(lines)}</table></div>'
+def _own(name: str) -> str:
+    return (files("glf.report") / name).read_text(encoding="utf-8")
 
 
-def _number(value: float | None, percent: bool) -> str:
-    if value is None:
-        return "-"
-    return f"{100 * value:.1f} %" if percent else f"{value:.2f}"
+def _alone(run: Run, sheets: Sheets) -> tuple[str, Markup]:
+    found = sections.sections(run, sheets, pictures=True)
+    head = (tag("p", f"glf run · {run.path}", class_="kicker"), tag("h1", run.title), sections.head(run))
+    return run.title, join((*head, _contents(found), *(_section("h2", *one) for one in found)))
 
 
-def _curves(path: Path) -> dict[str, dict[str, Curve]]:
-    figures: dict[str, dict[str, Curve]] = {title: defaultdict(list) for title in FIGURES.values()}
-    for line in path.read_text().splitlines() if path.is_file() else []:
-        try:
-            values = json.loads(line)
-        except ValueError:  # a line that a kill cut short
-            continue
-        for key, value in values.items():
-            prefix = "loss" if key.startswith(("align/", "constrain/")) else key
-            for name, title in FIGURES.items():
-                if prefix == name or (name.endswith("/") and prefix.startswith(name)):
-                    figures[title][key].append((float(values["step"]), float(value)))
-    return {title: curves for title, curves in figures.items() if curves}
+def _compared(folder: Path, content: dict[str, Any], sheets: Sheets) -> tuple[str, Markup]:
+    found = comparison.sections(folder, content, sheets)
+    count = len(content["runs"])
+    head = (
+        tag("p", f"glf comparison · {count} runs · {folder}", class_="kicker"),
+        tag("h1", content["title"]),
+        comparison.head(content),
+    )
+    return content["title"], join((*head, _contents(found), *(_section("h2", *one) for one in found)))
 
 
-def _figure(title: str, curves: dict[str, Curve]) -> str:
-    return f"<figure>{plot(title, curves)}<figcaption>{_text(title)}</figcaption></figure>"
+def _together(title: str, runs: list[Run], compared: list[tuple[Path, dict[str, Any]]], sheets: Sheets) -> Markup:
+    pictures = len(runs) <= WITH_PICTURES
+    parts: list[Markup | None] = [tag("h1", title), tag("h2", "Overview"), _overview(runs) if runs else None]
+    if runs and not pictures:
+        note = f"Galleries are left out with more than {WITH_PICTURES} runs: glf report on one of them has its own."
+        parts.append(tag("p", note, class_="soft"))
+    for number, run in enumerate(runs):
+        found = sections.sections(run, sheets, pictures)
+        inside = [sections.head(run), *(_section("h3", f"{key}-{number}", words, part) for key, words, part in found)]
+        title_of = tag("summary", tag("span", f"{run.name}: {run.title}", role="heading", aria_level=2))
+        parts.append(tag("details", title_of, *inside, class_="run", id=f"run-{number}", open=len(runs) <= 2))
+    for number, (folder, content) in enumerate(compared):
+        found = comparison.sections(folder, content, sheets)
+        inside = [
+            comparison.head(content),
+            *(_section("h3", f"{key}-of-{number}", words, part) for key, words, part in found),
+        ]
+        title_of = tag("summary", tag("span", f"{folder.name}: {content['title']}", role="heading", aria_level=2))
+        parts.append(tag("details", title_of, *inside, class_="run", open=True))
+    return join(parts)
 
 
-def _text(value: object) -> str:
-    """Names come from people's files: nothing of them is markup."""
-    return html.escape(str(value))
+def _overview(runs: list[Run]) -> Markup:
+    """A row for each run, and their kNN over time in one chart."""
+    keys = [key for key in CHIEF if any(run.value(key) is not None for run in runs)]
+    words = {
+        key: run.evaluation["protocols"][key] for run in reversed(runs) for key in keys if run.value(key) is not None
+    }
+    head = ["run", "method", "data", "epochs", *(words[key] for key in keys), "effective rank", "verdict"]
+    rows = [
+        [
+            tag("a", run.name, href=f"#run-{number}"),
+            str(run.content.get("method", "-")),
+            Path(str(run.content.get("data", {}).get("name", "-"))).name,
+            str(run.content.get("config", {}).get("epochs", "-")),
+            *(_share(run.value(key)) for key in keys),
+            _rank(run),
+            verdict(run)[1],
+        ]
+        for number, run in enumerate(runs)
+    ]
+    series = tuple(Series(name=run.name, points=curve(run.curves.get("val/knn", []))) for run in runs[:CURVES])
+    chart = Chart(
+        key="knn",
+        title=f"kNN on held-out training images{', first ten runs' if len(runs) > CURVES else ''}",
+        series=tuple(one for one in series if one.points),
+    )
+    return join((table("Accuracies in % on the test split", head, rows), figure(chart) if chart.series else None))
+
+
+def _share(value: float | None) -> tuple[str, float] | str:
+    return "-" if value is None else (f"{100 * value:.1f}", value)
+
+
+def _rank(run: Run) -> tuple[str, float] | str:
+    value = run.value("rank") or run.content.get("training", {}).get("val/rank")
+    return "-" if value is None else (f"{value:.1f}", value)
+
+
+def _contents(found: list[sections.Section]) -> Markup:
+    links = [tag("li", tag("a", heading, href=f"#{key}")) for key, heading, _ in found]
+    return tag("nav", tag("ul", *links), aria_label="Sections")
+
+
+def _section(level: str, key: str, heading: str, body: Markup | None) -> Markup:
+    return tag("section", tag(level, heading, id=f"{key}-title"), body, id=key, aria_labelledby=f"{key}-title")

@@ -201,6 +201,7 @@ def _fit(
         kind="pretrain",
         config=to_dict(config),
         method=config.method,
+        objective={**module.objective.described(), "architecture": module.method.architecture},
         data={
             "name": images.name,
             "key": data.key,

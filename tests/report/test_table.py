@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from glf.compare.table import difference, markdown, page, spread, tables
+from glf.report.table import difference, markdown, spread, tables
 
 VALUES = {
     ("none", 0): 0.50,
@@ -57,14 +57,6 @@ def test_missing_runs_are_gaps_and_failures_are_listed() -> None:
     text = markdown(content(runs=[], judged={}))
     assert "| simclr | - | - |" in text
     assert "- failed: d/x/0: no & no" in text
-
-
-def test_the_page_has_the_same_numbers_and_escapes_what_it_shows() -> None:
-    text = page(content())
-    assert "A &lt;study&gt;" in text
-    assert "no &amp; no" in text
-    for _, rows in tables(content()):
-        assert all(cell in text for cell in rows[1])
 
 
 def test_references_without_labels_leave_gaps() -> None:

@@ -1,13 +1,13 @@
-"""The table of a study, from what its runs have stored: in Markdown, and as a page of its own."""
+"""The table of a study, from what its runs have stored: the differences, and all of it in Markdown."""
 
-import html
 import math
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import product
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
-from glf.compare.statistics import paired
+from glf.report.statistics import Paired, paired
 
 METRICS = {"linear": "linear probe", "linear_top5": "linear probe, top-5", "knn5": "5-nn"}
 Values = dict[int, float]  # by seed, in per cent
@@ -48,6 +48,33 @@ def tables(content: dict[str, Any]) -> Iterator[tuple[str, list[list[str]]]]:
                 ]
                 rows.append([method, spread(base), *row])
             yield f"{data}, {words}", rows
+
+
+class Delta(NamedTuple):
+    """A variant against the base: by how much it differs, over the seeds that both have."""
+
+    data: str
+    metric: str
+    method: str
+    variant: str
+    mean: float  # of the variant
+    found: Paired
+
+
+def deltas(content: dict[str, Any]) -> list[Delta]:
+    """Every difference to the base that there is, in the order of the tables."""
+    found, base = cells(content), content["base"]
+    asked = product(
+        content["data"], METRICS, content["methods"], [name for name in content["variants"] if name != base]
+    )
+    every = []
+    for data, metric, method, variant in asked:
+        ours, theirs = found.get((data, metric, method, variant), {}), found.get((data, metric, method, base), {})
+        if seeds := sorted(ours.keys() & theirs.keys()):
+            values = [ours[seed] for seed in seeds]
+            between = paired([theirs[seed] for seed in seeds], values)
+            every.append(Delta(data, metric, method, variant, mean(values), between))
+    return every
 
 
 def _named(variant: str) -> str:
@@ -125,23 +152,3 @@ def about(content: dict[str, Any]) -> str:
 def _judged(data: str, how: dict[str, Any]) -> str:
     words = ", ".join(how["protocols"][name] for name in METRICS if name in how["protocols"])
     return f" {data}: {words}; {how['test']:,} images of the {how['split']} split, {how['train']:,} to learn from."
-
-
-def page(content: dict[str, Any]) -> str:
-    """The same as a page that needs nothing else."""
-    parts = [f"<h1>{html.escape(content['title'])}</h1>"]
-    parts += [f"<p>{html.escape(content['finding'])}</p>"] if content.get("finding") else []
-    for title, (head, *rows) in tables(content):
-        top = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in head)
-        body = "".join(
-            f'<tr><th scope="row">{html.escape(row[0])}</th>'
-            + "".join(f"<td>{html.escape(cell)}</td>" for cell in row[1:])
-            + "</tr>"
-            for row in rows
-        )
-        parts.append(
-            f'<div class="wide"><table><caption>{html.escape(title)}</caption><tr>{top}</tr>{body}</table></div>'
-        )
-    parts.append(f'<p class="soft">{html.escape(about(content))}</p>')
-    parts += [f"<p>failed: {html.escape(name)}: {html.escape(why)}</p>" for name, why in content["failed"].items()]
-    return "".join(parts)

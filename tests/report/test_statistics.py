@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_rel
 
-from glf.compare.statistics import paired
+from glf.report.statistics import paired
 
 
 @given(
