@@ -141,6 +141,15 @@ def test_lost_weights_are_found_between_logged_steps_with_their_step(small_run: 
     assert 3 <= examine(records)[0].since <= 6
 
 
+def test_lost_weights_are_not_saved_in_the_middle_of_an_epoch(small_run: Run, tmp_path: Path) -> None:
+    """Saved after every step, and the doctor would come at the thousandth."""
+    with pytest.raises(SickError, match="not finite"):
+        small_run(**{**SMALL, "log_every": 1000}, method="simclr", lr=1e8, save_minutes=0.0)
+    saved = checkpoint.load(tmp_path / "run" / directory.LAST)
+    assert saved["global_step"] >= 1
+    assert all(value.isfinite().all() for value in saved["state_dict"].values() if isinstance(value, torch.Tensor))
+
+
 def test_the_term_that_was_first_not_finite_is_named(small_run: Run, tmp_path: Path) -> None:
     with pytest.raises(SickError, match="since step 1;"):
         small_run(**SMALL, method="simclr", options={"temperature": 1e-39})
@@ -235,7 +244,7 @@ def test_stop_when_sick_and_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureF
     assert ended(*sick, "--stop-when-sick") == 3
     said = " ".join(capsys.readouterr().err.split())
     assert "stopped at step 5: dead term since step 1; start anew with --overwrite" in said
-    assert f"or go on from the last finished epoch with glf pretrain --resume --out {run}" in said
+    assert f"or go on from the last checkpoint with glf pretrain --resume --out {run}" in said
     assert checkpoint.load(run / directory.LAST)["global_step"] == 4
     assert not (run / "result.json").exists()
     assert ended("doctor", str(run)) == 1

@@ -145,10 +145,9 @@ def _fit(
     bar = Bar(journal, clock, probe)
     callbacks: list[L.Callback] = [clock, Refresh(images, train), Follow(), bar]
     if out is not None and metrics is not None:
-        checkpoints = Checkpoints(
-            out / directory.LAST.parent, probe, minutes=config.save_minutes, every=config.save_every, keep=config.keep
-        )
         doctor = Doctor(metrics, journal, out, config.stop_when_sick)
+        when = {"minutes": config.save_minutes, "every": config.save_every, "keep": config.keep}
+        checkpoints = Checkpoints(out / directory.LAST.parent, probe, doctor, **when)
         callbacks = [clock, Refresh(images, train), Follow(), metrics, doctor, probe, bar, checkpoints]
     trainer = make_trainer(config, [*callbacks, *more])
     resume = str(out / directory.LAST) if out and config.resume else None

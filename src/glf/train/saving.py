@@ -11,6 +11,7 @@ import torch
 
 from glf.train.callbacks import Probe
 from glf.train.module import Pretraining
+from glf.train.watch import Doctor
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)  # a batch system's, and Ctrl-C
 
@@ -37,8 +38,11 @@ class Checkpoints(L.Callback):
     Beside it best, by the probe where there are labels, and every so many epochs one to keep.
     """
 
-    def __init__(self, directory: Path, probe: Probe, *, minutes: float, every: int | None, keep: int) -> None:
-        self.directory, self.probe, self.minutes, self.every, self.keep = directory, probe, minutes, every, keep
+    def __init__(
+        self, directory: Path, probe: Probe, doctor: Doctor, *, minutes: float, every: int | None, keep: int
+    ) -> None:
+        self.directory, self.probe, self.doctor = directory, probe, doctor
+        self.minutes, self.every, self.keep = minutes, every, keep
         self.best = float("-inf")
         self.asked = 0  # the signal that came, if one has
         self.saved = time.monotonic()
@@ -71,6 +75,7 @@ class Checkpoints(L.Callback):
         due = time.monotonic() - self.saved >= 60 * self.minutes
         asked, due = self._agreed(trainer, module, due)
         if asked or due:
+            self.doctor.before_saving(trainer, module)  # lost weights do not replace the last good ones
             self._save(trainer)
         if asked:
             raise StopRun(asked, trainer.global_step)
