@@ -20,11 +20,13 @@ from glf.nn.network import Network
 from glf.nn.weights import FILE, load_weights, save_backbone
 from glf.train import directory
 from glf.train.callbacks import Bar, Clock, Follow, Journal, Metrics, Probe, Refresh
+from glf.train.distributed import is_lost_peer
 from glf.train.doctor import FILE as METRICS
 from glf.train.doctor import examine, read
 from glf.train.feed import Asked, Feed, stored
 from glf.train.module import Pretraining
 from glf.train.optim import scaled_lr
+from glf.train.same import SameData
 from glf.train.saving import Checkpoints, Stopped, StopRun
 from glf.train.streaming import is_streamed, streamed
 from glf.train.trainer import accelerator, check_sharing, make_trainer, torch_device
@@ -143,19 +145,32 @@ def _fit(
     bank = train[draw(images.targets[train], min(len(train), PROBE_BANK), config.seed)]
     probe = Probe(images, bank, val, config.probe_every, metrics)
     bar = Bar(journal, clock, probe)
-    callbacks: list[L.Callback] = [clock, Refresh(images, train), Follow(), bar]
+    same = SameData(data, journal)
+    callbacks: list[L.Callback] = [same, Refresh(images, train), Follow(), bar]
     if out is not None and metrics is not None:
         doctor = Doctor(metrics, journal, out, config.stop_when_sick)
-        when = {"minutes": config.save_minutes, "every": config.save_every, "keep": config.keep}
-        checkpoints = Checkpoints(out / directory.LAST.parent, probe, doctor, **when)
-        callbacks = [clock, Refresh(images, train), Follow(), metrics, doctor, probe, bar, checkpoints]
-    trainer = make_trainer(config, [*callbacks, *more])
+        checkpoints = Checkpoints(
+            out / directory.LAST.parent,
+            probe,
+            doctor,
+            minutes=config.save_minutes,
+            every=config.save_every,
+            keep=config.keep,
+        )
+        callbacks = [same, Refresh(images, train), Follow(), metrics, doctor, probe, bar, checkpoints]
+    trainer = make_trainer(config, [*callbacks, *more, clock])
     resume = str(out / directory.LAST) if out and config.resume else None
     try:
         trainer.fit(module, ckpt_path=resume)
     except StopRun as stop:
         run = shlex.quote(str(out))
         raise Stopped(f"{stop}; go on with: glf pretrain --resume --out {run}", stop.signal) from None
+    except RuntimeError as error:
+        if not is_lost_peer(error):
+            raise
+        raise ConnectionError(
+            "another process of this run has ended, and says above or in its own log why; go on with --resume"
+        ) from error
     except SystemExit:  # Lightning's answer to a second Ctrl-C, which should reach our caller as what it was
         if trainer.interrupted:
             raise KeyboardInterrupt from None

@@ -55,6 +55,8 @@ class Checkpoints(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self.saved = time.monotonic()
+        if trainer.received_sigterm:  # by Lightning, which listens from a little before
+            self.asked = signal.SIGTERM
         if threading.current_thread() is threading.main_thread():  # nobody else may
             for number in SIGNALS:
                 signal.signal(number, self._hear)  # Lightning puts the former ones back after training
