@@ -483,9 +483,10 @@ def test_mistakes(folder: Path, copied: Path, tmp_path: Path) -> None:
     (copied / "shard-000003.tar").unlink()
     with pytest.raises(ValueError, match=r"1 of the 8 shards of .* the first is .*shard-000003.tar"):
         open_stream(str(copied))
-    (tmp_path / "list.txt").write_text("pipe:touch /tmp/owned\n")
-    with pytest.raises(ValueError, match="commands are taken from --data alone"):
-        open_stream(str(tmp_path / "list.txt"))
+    for command in ("pipe:touch /tmp/owned", "PIPE:touch /tmp/owned; echo ://", "\x01pipe:touch /tmp/owned; echo ://"):
+        (tmp_path / "list.txt").write_text(f"{command}\n")
+        with pytest.raises(ValueError, match="commands are taken from --data alone"):
+            open_stream(str(tmp_path / "list.txt"))
     (tmp_path / "list.txt").write_text("\n")
     with pytest.raises(ValueError, match="names no shards"):
         open_stream(str(tmp_path / "list.txt"))
