@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
+GO_ON = "make room there and go on with --resume"  # what helps a run
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}  # some disks of a network have none
 
 

@@ -5,7 +5,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -212,6 +214,30 @@ def test_processes_that_load_at_once_agree(tmp_path: Path, fashion: Array) -> No
     outputs = [process.communicate()[0].split() for process in both]
     assert outputs[0] == outputs[1] == [load(str(folder)).key, str(fashion.sum()), "200"]
     assert [path.suffix for path in stores(tmp_path)] == [".json", ".npy"]
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_of_those_that_start_together_one_packs(readable: bool, classes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torchrun starts them; a file that cannot be read is the same one to all."""
+    filled, read = list[Path](), Files.read
+
+    def counted(path: Path, files: Files, **settings: object) -> fill.Filled:
+        filled.append(path)
+        time.sleep(0.5)  # all others have found nothing by then
+        return fill.fill(path, files, **settings)  # type: ignore[arg-type]
+
+    def denied(self: Files, entry: Entry) -> bytes:
+        loading = threading.current_thread().name.startswith("load")  # the others decode
+        if not readable and entry.name == "coat/2.png" and not loading:
+            raise PermissionError(13, "Permission denied")
+        return read(self, entry)
+
+    monkeypatch.setattr(pack, "fill", counted)
+    monkeypatch.setattr(Files, "read", denied)
+    with ThreadPoolExecutor(4, "load") as pool:
+        found = list(pool.map(lambda _: load(str(classes)), range(4)))
+    assert len(filled) == 1
+    assert {(len(images), images.key) for images in found} == {(12 if readable else 11, found[0].key)}
 
 
 def test_too_little_room_is_said_before_the_work(

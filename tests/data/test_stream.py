@@ -29,6 +29,7 @@ from glf.data.stream import Stream
 from glf.data.streamed import StreamReader, StreamSteps, stream_loader, workers_of
 from glf.shard import shard
 from glf.types import Batch
+from machine import files_up_to
 from photos import write_photos
 
 COUNT, PER_SHARD, BATCH = 96, 12, 8  # eight shards, twelve batches
@@ -82,14 +83,14 @@ def assert_same(a: list[Batch], b: list[Batch]) -> None:
             assert torch.equal(getattr(one, name), getattr(other, name)), name
 
 
-def rewrite(path: Path, changed: dict[int, bytes | None]) -> None:
-    """The shard with other bytes in its images of these places, or without them."""
+def rewrite(path: Path, changed: dict[int, bytes | None], ending: str = ".png") -> None:
+    """The shard with other bytes in its images of these places, or without them; or in other files."""
     with tarfile.open(path) as tar:
         members = [(member, tar.extractfile(member).read()) for member in tar]  # type: ignore[union-attr]
     place = -1
     with tarfile.open(path, "w") as tar:
         for member, data in members:
-            if member.name.endswith(".png"):
+            if member.name.endswith(ending):
                 place += 1
                 data = changed.get(place, data)  # type: ignore[assignment]
             if data is not None:
@@ -264,6 +265,36 @@ def test_bad_labels_and_bad_rows_of_the_prior_are_bad_samples(folder: Path) -> N
             stream.read(sample._replace(**{part: value}), prior=True)
     with pytest.raises(ValueError, match="no row of 6"):
         stream.read(sample._replace(prior=_npy([1.0] * 5)), prior=True)
+
+
+def test_a_label_that_is_no_class_is_a_bad_sample(folder: Path, copied: Path, tmp_path: Path) -> None:
+    """Nor does one that nobody can count to take memory for as many classes."""
+    stream = open_stream(str(folder))
+    sample = next(read_samples(stream.urls[0], 0))
+    assert isinstance(sample, Sample)
+    assert stream.read(sample._replace(label=b"-1"), prior=False).target == -1
+    for label in (b"10", b"-2", b"1" + b"0" * 30):
+        with pytest.raises(ValueError, match="its label is none of the 10 classes"):
+            stream.read(sample._replace(label=label), prior=False)
+    rewrite(copied / "shard-000000.tar", {2: b"9" * 12, 3: b"9" * 30}, ".cls")
+    unknown = open_stream(str(copied / "shard-{000000..000007}.tar"))
+    skipped = unknown.images(unknown.urls[0], COUNT).skipped
+    assert [one.why for one in skipped] == ["its label is none of the 1,000,000 classes"] * 2
+    listed = tmp_path / "skipped.txt"
+    assert len(epoch(batches(unknown, 1, skipped=listed))) == COUNT // BATCH
+    assert listed.read_text().count("its label is none of") == 2
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_list_of_bad_samples_that_cannot_be_written_is_one_line(workers: int, copied: Path, tmp_path: Path) -> None:
+    rewrite(copied / "shard-000002.tar", {3: b"no image"})
+    listed = tmp_path / "skipped.txt"
+    listed.write_text("a line\n" * 100_000)  # longer than a batch in shared memory, which is a file too
+    with files_up_to(700_010), pytest.raises(OSError, match="could not be written") as error:
+        epoch(batches(open_stream(str(copied)), workers, skipped=listed))
+    assert (
+        str(error.value) == f"{listed} could not be written (File too large): make room there and go on with --resume"
+    )
 
 
 def _npy(row: list[float]) -> bytes:
@@ -452,9 +483,10 @@ def test_mistakes(folder: Path, copied: Path, tmp_path: Path) -> None:
     (copied / "shard-000003.tar").unlink()
     with pytest.raises(ValueError, match=r"1 of the 8 shards of .* the first is .*shard-000003.tar"):
         open_stream(str(copied))
-    (tmp_path / "list.txt").write_text("pipe:touch /tmp/owned\n")
-    with pytest.raises(ValueError, match="commands are taken from --data alone"):
-        open_stream(str(tmp_path / "list.txt"))
+    for command in ("pipe:touch /tmp/owned", "PIPE:touch /tmp/owned; echo ://", "\x01pipe:touch /tmp/owned; echo ://"):
+        (tmp_path / "list.txt").write_text(f"{command}\n")
+        with pytest.raises(ValueError, match="commands are taken from --data alone"):
+            open_stream(str(tmp_path / "list.txt"))
     (tmp_path / "list.txt").write_text("\n")
     with pytest.raises(ValueError, match="names no shards"):
         open_stream(str(tmp_path / "list.txt"))

@@ -1,6 +1,7 @@
 """Two real processes: the gathered batch gives the gradient that one process with the whole batch has."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from glf import checkpoint
 from glf.config import AdcOptions
 from glf.constrain.distribution import LAWS
 from glf.methods import METHODS, parse
-from glf.train.distributed import gather, rank, world_size
+from glf.train.distributed import gather, rank, same_everywhere, world_size
 from glf.types import BATCH_DIM, Embeddings
 from reference import draw_fields
 
@@ -67,6 +68,8 @@ def work(number: int, folder: str) -> None:
     results = {case: outcome(case, fields, gather) for case, fields in own.items()}
     results["naive"] = outcome("simclr+none", own["simclr+none"], naive)
     results["place"] = {"rank": torch.tensor(rank()), "world_size": torch.tensor(world_size())}
+    told = {"same": same_everywhere(7, 5), "differs": same_everywhere(7, number)}
+    results["told"] = {name: torch.tensor(answer) for name, answer in told.items()}
     torch.save(results, f"{folder}/{number}.pt")
     dist.destroy_process_group()
 
@@ -103,6 +106,12 @@ def test_processes_know_their_place(processes):
     assert places == [{"rank": number, "world_size": WORLD} for number in range(WORLD)]
 
 
+def test_every_process_is_told_whether_all_have_the_same(processes):
+    told = [{name: value.item() for name, value in results["told"].items()} for results in processes]
+    assert told == [{"same": True, "differs": False}] * WORLD
+    assert same_everywhere(7)
+
+
 def test_one_process_gathers_nothing():
     e = Embeddings(z=draw_fields()["z"])
     assert gather(e) is e
@@ -124,18 +133,35 @@ def test_two_processes_train_one_run(method, tmp_path):
     assert (tmp_path / "run" / "backbone.safetensors").exists()
 
 
-def test_a_signal_to_one_process_stops_them_all_at_one_step(tmp_path):
-    command = [Path(sys.executable).parent / "glf", "pretrain", "--method", "simclr", "--out", tmp_path / "run"]
+def started(run: Path) -> subprocess.Popen[str]:
+    """A long run of two processes that has logged two steps."""
+    command = [Path(sys.executable).parent / "glf", "pretrain", "--method", "simclr", "--out", run]
     small = "--device cpu --devices 2 --limit 640 --batch-size 64 --epochs 40 --val-images 64 --log-every 3".split()
     small += "--backbone timm:test_resnet --image-size 32 --workers 0".split()
     process = subprocess.Popen([*command, *small], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    metrics, deadline = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 120
+    metrics, deadline = run / "metrics.jsonl", time.monotonic() + 120
     while not metrics.exists() or metrics.read_text().count("loss") < 2:
         assert process.poll() is None, "the run ended before it could be stopped"
         assert time.monotonic() < deadline
         time.sleep(0.02)
+    return process
+
+
+def test_a_signal_to_one_process_stops_them_all_at_one_step(tmp_path):
+    process = started(tmp_path / "run")
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 143
     assert said.count("stopped by SIGTERM after step") == 1, "the first process speaks for all"
     assert checkpoint.load(tmp_path / "run" / "checkpoints" / "last.ckpt")["global_step"] % 3 == 1, "a logged step"
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="nothing says which process started which")
+def test_a_process_that_dies_ends_the_others_in_one_line(tmp_path):
+    process = started(tmp_path / "run")
+    (other,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(other), signal.SIGKILL)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert said.count("glf: another process of this run has ended") == 1
+    assert "Traceback" not in said

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import pytest
 import torch
 from rich.console import Console
@@ -14,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from glf import checkpoint
 from glf.cli import main
-from glf.config import AdcOptions
+from glf.config import AdcOptions, PretrainConfig
 from glf.constrain.contrast import LogPartition
 from glf.data.loader import loader
 from glf.methods import METHODS
@@ -23,6 +24,7 @@ from glf.terms import Term
 from glf.train import directory
 from glf.train.doctor import SickError, consult, examine, read
 from glf.train.finite import FirstBad
+from glf.train.run import pretrain
 from glf.types import Embeddings, Scalar
 
 Run = Callable[..., Path]
@@ -141,10 +143,19 @@ def test_lost_weights_are_found_between_logged_steps_with_their_step(small_run: 
     assert 3 <= examine(records)[0].since <= 6
 
 
+def test_lost_weights_are_not_saved_in_the_middle_of_an_epoch(small_run: Run, tmp_path: Path) -> None:
+    """Saved after every step, and the doctor would come at the thousandth."""
+    with pytest.raises(SickError, match="not finite"):
+        small_run(**{**SMALL, "log_every": 1000}, method="simclr", lr=1e8, save_minutes=0.0)
+    saved = checkpoint.load(tmp_path / "run" / directory.LAST)
+    assert saved["global_step"] >= 1
+    assert all(value.isfinite().all() for value in saved["state_dict"].values() if isinstance(value, torch.Tensor))
+
+
 def test_the_term_that_was_first_not_finite_is_named(small_run: Run, tmp_path: Path) -> None:
     with pytest.raises(SickError, match="since step 1;"):
         small_run(**SMALL, method="simclr", options={"temperature": 1e-39})
-    assert examine(read(tmp_path / "run"))[0].evidence == "first align/cosine"
+    assert examine(read(tmp_path / "run"))[0].evidence == "first align/cosine and constrain/log_partition, at once"
 
 
 class Rooted(Term):
@@ -220,6 +231,41 @@ def test_a_starved_run_is_named(small_run: Run, monkeypatch: pytest.MonkeyPatch)
     assert "--workers" in finding.advice
 
 
+class Slow(L.Callback):
+    """Takes its time after every step, as the writing of a large checkpoint does."""
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        time.sleep(0.2)
+
+
+def test_what_follows_a_step_is_no_waiting_for_data(tmp_path: Path, console: Console) -> None:
+    config = PretrainConfig(**{**MANY, "limit": 192}, method="simclr", out=tmp_path / "run")
+    pretrain(config, console, callbacks=[Slow()])
+    waited = [record["waiting"] for record in read(tmp_path / "run") if "waiting" in record]
+    assert len(waited) == 10
+    assert max(waited[1:]) < 0.3
+
+
+def late_start(*arguments: Any, **settings: Any) -> DataLoader[Any]:
+    """A loader whose first batch takes four seconds, as that of many workers, or of a stream, may."""
+    made = loader(*arguments, **settings)
+    collate, seconds = made.collate_fn, [4.0]
+
+    def collate_late(rows: Any) -> Any:
+        time.sleep(seconds.pop() if seconds else 0.0)
+        return collate(rows)
+
+    made.collate_fn = collate_late
+    return made
+
+
+def test_a_slow_start_is_no_starvation(small_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glf.train.feed.loader", late_start)
+    records = read(small_run(**{**MANY, "limit": 192}, method="simclr"))
+    assert next(record["waiting"] for record in records if "waiting" in record) > 0.3
+    assert examine(records) == []
+
+
 ARGUMENTS = "--limit 96 --val-images 32 --batch-size 16 --log-every 1 --epochs 3"  # four steps an epoch
 
 
@@ -235,7 +281,7 @@ def test_stop_when_sick_and_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureF
     assert ended(*sick, "--stop-when-sick") == 3
     said = " ".join(capsys.readouterr().err.split())
     assert "stopped at step 5: dead term since step 1; start anew with --overwrite" in said
-    assert f"or go on from the last finished epoch with glf pretrain --resume --out {run}" in said
+    assert f"or go on from the last checkpoint with glf pretrain --resume --out {run}" in said
     assert checkpoint.load(run / directory.LAST)["global_step"] == 4
     assert not (run / "result.json").exists()
     assert ended("doctor", str(run)) == 1
@@ -372,6 +418,8 @@ def test_the_first_that_was_not_finite_is_named_and_nothing_after_it_judged() ->
     note = {"step": 9, "epoch": 0, "bad/z": 7, "bad/align/a": 7, "bad/constrain/b": 6, "bad/gradient": 6}
     (finding,) = examine([*sparse, note])
     assert (finding.since, finding.evidence) == (6, "first constrain/b")
+    (finding,) = examine([*sparse, {**note, "bad/align/a": 6}])
+    assert (finding.since, finding.evidence) == (6, "first align/a and constrain/b, at once")
     (finding,) = examine([*sparse, {**note, "bad/z": 6}])
     assert (finding.since, finding.evidence[:7]) == (6, "first z")
     (finding,) = examine([*sparse, {**note, "bad/align/a": 1}])

@@ -8,13 +8,19 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
+from torch.utils.data import DataLoader
 
 from glf import checkpoint
 from glf.config import PretrainConfig
+from glf.data.loader import loader
 from glf.train import directory
+from glf.train.run import pretrain
+from glf.train.saving import Stopped
 
 SETTINGS = (
     "--backbone timm:test_resnet --image-size 32 --limit 320 --batch-size 32 --epochs 3 --val-images 32 --log-every 1"
@@ -98,6 +104,22 @@ def test_ctrl_c_ends_in_one_line_and_the_run_can_go_on(tmp_path: Path) -> None:
     assert b"--resume" in stderr
     assert b"Traceback" not in stderr
     assert checkpoint.load(run / directory.LAST)["global_step"] >= 3
+
+
+def test_a_signal_that_comes_before_the_first_step_is_heard(
+    tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the batches are prepared Lightning listens, and ends a run without saving it."""
+
+    def terminated(*arguments: Any, **settings: Any) -> DataLoader[Any]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return loader(*arguments, **settings)
+
+    monkeypatch.setattr("glf.train.feed.loader", terminated)
+    config = PretrainConfig(limit=320, batch_size=32, epochs=2, val_images=32, device="cpu", out=tmp_path / "run")
+    with pytest.raises(Stopped, match="stopped by SIGTERM after step 1, which is saved; go on with"):
+        pretrain(config, console)
+    assert checkpoint.load(tmp_path / "run" / directory.LAST)["global_step"] == 1
 
 
 def test_a_run_without_a_checkpoint_says_so(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from glf.atomic import whole, writing
+from glf.atomic import alone, whole, writing
 from glf.config import Store
 from glf.data.files import Files
 from glf.data.fill import fill, is_stored
@@ -54,20 +54,40 @@ def hold(files: Files, *, size: int | None = None, store: Store = "auto", progre
 
     ``size`` is the crop that training wants. Images that all have one square size not above 8/7 of it (or,
     without it, 96 pixels) are kept; any others are brought to 8/7 of it (without it: of 224), the customary
-    margin for random crops. Every file is decoded once, and what came of it is remembered. Raises ValueError if
-    more than half of the files are bad.
+    margin for random crops. Every file is decoded once, and what came of it is remembered; of processes that start
+    together one does it, and the others wait. Raises ValueError if more than half of the files are bad.
     """
     folder = cache_root() / "images"
-    native, resized = pack_keys(files, size)
+    keys = pack_keys(files, size)
+    held = _found(folder, keys, files, size, store)
+    if held is None:
+        began = time.time()
+        with alone(folder / keys[1]):
+            held = _found(folder, keys, files, size, store, since=began)
+            return held or _packed(folder, keys, files, size, store, progress)
+    return held
+
+
+def _found(
+    folder: Path, keys: tuple[str, str], files: Files, size: int | None, store: Store, since: float | None = None
+) -> Held | None:
+    """What the cache has of these files."""
+    native, resized = keys
     for key in (native, resized):
-        known = _remembered(folder, key)
+        known = _remembered(folder, key, since)
         if known is not None and (key == resized or known.shape.side <= side_limits(size).keep):
             held = _held(folder, key, files, known, store)
             if held is not None:
                 return held
+    return None
+
+
+def _packed(folder: Path, keys: tuple[str, str], files: Files, size: int | None, store: Store, progress: bool) -> Held:
+    """Decodes every file."""
+    native, resized = keys
     folder.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(folder)
-    path = folder / f"{resized}.{uuid.uuid4().hex}.tmp"  # a name of its own: two processes may be at it
+    path = folder / f"{resized}.{uuid.uuid4().hex}.tmp"  # a name of its own: not every disk has locks
     try:
         with writing(folder, ADVICE):
             shape, skipped, stored = fill(path, files, size=size, store=store, progress=progress)
@@ -103,18 +123,21 @@ def pack_keys(files: Files, size: int | None) -> tuple[str, str]:
     return native.hexdigest(), resized.hexdigest()
 
 
-def _remembered(folder: Path, key: str) -> Checked | None:
+def _remembered(folder: Path, key: str, since: float | None) -> Checked | None:
     """What the cache says about the files of this key; None where it says nothing that can be relied on.
 
-    A file that could not be read may be readable the next time, so a set that lacks one is looked at again.
+    A file that could not be read may be readable the next time, so a set that lacks one is looked at again, unless
+    another process has done so ``since``: processes that train together must not disagree about it.
     """
     try:
-        note = json.loads((folder / f"{key}.json").read_text())
+        path = folder / f"{key}.json"
+        fresh = since is not None and path.stat().st_mtime >= since
+        note = json.loads(path.read_text())
         skipped = tuple(Skipped(*pair) for pair in note["skipped"])
         shape = Shape(*(note[name] for name in Shape._fields))
     except (FileNotFoundError, ValueError, TypeError, KeyError):
         return None
-    return None if any(why.startswith(UNREAD) for _, why in skipped) else Checked(shape, skipped)
+    return None if any(why.startswith(UNREAD) for _, why in skipped) and not fresh else Checked(shape, skipped)
 
 
 def _held(folder: Path, key: str, files: Files, known: Checked, store: Store) -> Held | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count, islice
 from typing import Any, NamedTuple
+from urllib.parse import urlparse
 
 from glf.data.decode import EXTENSIONS
 from glf.data.files import LARGEST
@@ -42,9 +43,14 @@ def webdataset() -> Any:
     return found
 
 
+def is_command(url: str) -> bool:
+    """Whether what opens shards would run it: PIPE: too, and with signs in front that are not printed."""
+    return urlparse(url).scheme == "pipe"
+
+
 def is_local(url: str) -> bool:
     """Whether it is a path, and no URL or command."""
-    return not url.startswith("pipe:") and "://" not in url
+    return not is_command(url) and "://" not in url
 
 
 def read_samples(url: str, number: int) -> Iterator[Sample | Skipped]:

@@ -13,7 +13,7 @@ from glf.config import Labels
 from glf.data.decode import quiet
 from glf.data.description import FILE, Description, parsed, shard_name
 from glf.data.loader import statistics
-from glf.data.samples import BrokenShard, Sample, is_local, read_samples, webdataset
+from glf.data.samples import BrokenShard, Sample, is_command, is_local, read_samples, webdataset
 from glf.data.shape import Shape, decode_as, needed_shape, side_limits
 from glf.data.stream import Stream
 
@@ -70,7 +70,7 @@ def _expanded(data: str) -> list[str]:
         return [os.path.expanduser(url) for url in expand(data)]
     lines = [line.strip() for line in Path(data).expanduser().read_text().splitlines()]
     urls = [url for line in lines if line and not line.startswith("#") for url in expand(line)]
-    commands = [url for url in urls if url.startswith("pipe:")]
+    commands = [url for url in urls if is_command(url)]
     if commands:
         raise ValueError(f"{data} names a command ({commands[0]}): commands are taken from --data alone")
     if not urls:

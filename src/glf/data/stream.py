@@ -13,6 +13,8 @@ from glf.data.samples import BrokenShard, Sample, read_samples
 from glf.data.shape import Shape, decode_as
 from glf.data.store import Images, Place, Skipped
 
+MOST_CLASSES = 1_000_000  # where nobody says how many there are: more is a mistake, or somebody's malice
+
 
 class Read(NamedTuple):
     """A sample whose parts could all be read."""
@@ -53,7 +55,7 @@ class Stream:
         """A sample as training wants it; raises whatever is wrong with it."""
         return Read(
             self.pixels(sample.image),
-            int(sample.label) if self.labels and sample.label is not None else -1,
+            self._target(sample.label) if self.labels and sample.label is not None else -1,
             self._prior(sample.prior) if prior else None,
         )
 
@@ -64,6 +66,13 @@ class Stream:
         if found.shape[2] > channels:
             raise ValueError("an image in colour among grey ones")
         return np.broadcast_to(found, (side, side, channels))
+
+    def _target(self, label: bytes) -> int:
+        """The class; -1, as elsewhere, is no label."""
+        found, classes = int(label), len(self.classes) or MOST_CLASSES
+        if not -1 <= found < classes:
+            raise ValueError(f"its label is none of the {classes:,} classes")
+        return found
 
     def _prior(self, data: bytes | None) -> NDArray[np.float32]:
         if data is None:

@@ -1,6 +1,5 @@
 """Batches of a stream: which worker reads which, and how the epoch is gone on with in its middle."""
 
-import os
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -10,13 +9,14 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
+from glf.atomic import GO_ON, writing
 from glf.data.decode import quiet
 from glf.data.lane import Lane
 from glf.data.loader import deaf, to_tensor
 from glf.data.samples import BrokenShard, Sample
 from glf.data.store import Skipped
 from glf.data.stream import Read, Stream, why_skipped
-from glf.data.workers import room
+from glf.data.workers import WorkerError, room
 from glf.types import Batch
 
 
@@ -144,11 +144,11 @@ class StreamReader(Dataset[Batch]):
         line = one.line()
         if line not in self.noted:
             self.noted.add(line)
-            file = os.open(self.skipped, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
             try:
-                os.write(file, f"{line}\n".encode("utf-8", "backslashreplace"))
-            finally:
-                os.close(file)
+                with writing(self.skipped, GO_ON), open(self.skipped, "ab") as file:
+                    file.write(f"{line}\n".encode("utf-8", "backslashreplace"))
+            except OSError as error:
+                raise WorkerError(str(error)) from None
 
 
 def workers_of(stream: Stream, workers: int, world: int) -> int:

@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 from glf import result
-from glf.atomic import writing
+from glf.atomic import GO_ON, writing
 from glf.data.store import Images
 from glf.measure.geometry import effective_rank, full_rank, spread
 from glf.measure.neighbours import weighted_neighbours
@@ -27,7 +27,6 @@ PROBE_K, PROBE_TEMPERATURE = 20, 0.07
 SHAPE_IMAGES = 2_000  # rank and spread need no more
 TIMED_IMAGES = 64
 FIRST, KEPT = 5, 200  # records that stay at hand: the first ones, to compare with, and the last
-GO_ON = "make room there and go on with --resume"
 
 
 class Journal:
@@ -51,33 +50,52 @@ class Journal:
 
 
 class Clock(L.Callback):
-    """Images per second, and the share of time that training waited for data."""
+    """Images per second, and the share of time that training waited for data.
+
+    It comes after all other callbacks: whatever they do, or wait for the device to do, belongs to the step.
+    """
 
     def __init__(self) -> None:
-        self.images, self.waited = 0, 0.0
-        self.started = self.mark = time.perf_counter()
+        self._begin()
+
+    def _begin(self) -> None:
+        self.images, self.waited, self.training = 0, 0.0, False
+        self.started = self.ended = time.perf_counter()
+        self.before = (0, 0.0, self.started)  # what there was at the last lap
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        self.on_train_epoch_start(trainer, module)  # a resumed run may begin in the middle of one
+        self._begin()  # a resumed run may begin in the middle of an epoch
 
     def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        self.images, self.waited = 0, 0.0
-        self.started = self.mark = time.perf_counter()
+        self._begin()
 
     def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
-        self.waited += time.perf_counter() - self.mark
+        self.waited += time.perf_counter() - self.ended
+        self.images += len(batch.row) * trainer.world_size
+        self.training = True
 
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self.images += len(batch.row) * trainer.world_size
-        self.mark = time.perf_counter()
+        self.ended, self.training = time.perf_counter(), False
 
     @property
     def speed(self) -> dict[str, float]:
-        """Up to the last step: what follows an epoch, the probe above all, is not training."""
-        elapsed = max(self.mark - self.started, 1e-9)
-        return {"images_per_second": round(self.images / elapsed, 1), "waiting": round(self.waited / elapsed, 4)}
+        """Of this epoch, up to the last step: what follows an epoch, the probe above all, is not training."""
+        return self._since(0, 0.0, self.started)
+
+    def lap(self) -> dict[str, float]:
+        """The same since the last call of this: what a slow start took is not held against the steps that follow."""
+        before, self.before = self.before, (self.images, self.waited, self._now())
+        return self._since(*before)
+
+    def _now(self) -> float:
+        return time.perf_counter() if self.training else self.ended
+
+    def _since(self, images: int, waited: float, moment: float) -> dict[str, float]:
+        elapsed = max(self._now() - moment, 1e-9)
+        rate, share = (self.images - images) / elapsed, (self.waited - waited) / elapsed
+        return {"images_per_second": round(rate, 1), "waiting": round(share, 4)}
 
 
 class Metrics(L.Callback):
@@ -103,7 +121,7 @@ class Metrics(L.Callback):
         if module.metrics and trainer.is_global_zero:
             values = {name: float(value) for name, value in module.metrics.items()}
             lr = trainer.optimizers[0].param_groups[0]["lr"]
-            self.write(trainer, {"lr": lr, **values, **self.clock.speed})
+            self.write(trainer, {"lr": lr, **values, **self.clock.lap()})
 
     def write(self, trainer: L.Trainer, values: dict[str, Any]) -> None:
         line = {"step": trainer.global_step, "epoch": trainer.current_epoch, **values}

@@ -10,6 +10,7 @@ from pathlib import Path
 from glf import checkpoint, result
 from glf.atomic import alone, holder, lock_of, remove_leftovers
 from glf.config import PretrainConfig, Settled, from_dict, settled, to_dict
+from glf.data.samples import is_command
 from glf.data.store import Skipped
 from glf.train.distributed import launched_rank
 
@@ -164,7 +165,7 @@ def _resumed(config: PretrainConfig, out: Path) -> Settled:
         given, kept = getattr(config, field.name), getattr(saved, field.name)
         if field.name not in FREE and given not in (kept, getattr(default, field.name)):
             raise ValueError(f"{field.name} was {kept!r} when {out} was started; it cannot become {given!r} on resume")
-    if saved.data.startswith("pipe:") and config.data != saved.data:
+    if is_command(saved.data) and config.data != saved.data:
         raise ValueError(f"{out} reads what a command prints: give --data {saved.data!r} again to have it run")
     if not (out / LAST).exists():
         raise ValueError(

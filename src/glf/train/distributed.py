@@ -25,6 +25,22 @@ def launched_rank() -> int:
     return int(getattr(rank_zero_only, "rank", 0))
 
 
+def is_lost_peer(error: BaseException) -> bool:
+    """Whether this is what a process is told when another one of the run has ended in the middle of it."""
+    backend = isinstance(error, dist.DistError) if dist.is_available() else False
+    return backend or (isinstance(error, RuntimeError) and "gloo/transport" in str(error))
+
+
+def same_everywhere(*numbers: int, device: torch.device | None = None) -> bool:
+    """Whether all processes have these numbers; every one of them gets the answer."""
+    if world_size() == 1:
+        return True
+    largest = torch.tensor([*numbers, *(-number for number in numbers)], device=device)
+    dist.all_reduce(largest, dist.ReduceOp.MAX)
+    most, least = largest.chunk(2)
+    return bool((most == -least).all())
+
+
 def gather(e: Embeddings) -> Embeddings:
     """The embeddings of the global batch, on every process.
 

@@ -22,11 +22,13 @@ from glf.train import directory
 from glf.train.bar import Bar
 from glf.train.callbacks import Clock, Follow, Journal, Metrics, Probe, Refresh
 from glf.train.choices import choose
+from glf.train.distributed import is_lost_peer
 from glf.train.doctor import FILE as METRICS
 from glf.train.doctor import examine, read
 from glf.train.feed import Asked, Feed, stored
 from glf.train.module import Pretraining
 from glf.train.optim import scaled_lr
+from glf.train.same import SameData
 from glf.train.saving import Checkpoints, Stopped, StopRun
 from glf.train.streaming import is_streamed, streamed
 from glf.train.timing import Pace, epochs, estimate, rehearse
@@ -175,19 +177,31 @@ def _fit(
     metrics = Metrics(out / METRICS, clock) if out else None
     probe = _probe(config, data, metrics)
     bar = Bar(journal, clock, probe)
-    callbacks: list[L.Callback] = [clock, Refresh(images, train), Follow(), bar]
+    same = SameData(data, journal)
+    callbacks: list[L.Callback] = [same, Refresh(images, train), Follow(), bar]
     if out is not None and metrics is not None:
-        checkpoints = Checkpoints(
-            out / directory.LAST.parent, probe, minutes=config.save_minutes, every=config.save_every, keep=config.keep
-        )
         doctor = Doctor(metrics, journal, out, config.stop_when_sick)
-        callbacks = [clock, Refresh(images, train), Follow(), metrics, doctor, probe, bar, checkpoints]
-    trainer = make_trainer(config, [*callbacks, *more], steps=2 if config.dry_run else -1)
+        checkpoints = Checkpoints(
+            out / directory.LAST.parent,
+            probe,
+            doctor,
+            minutes=config.save_minutes,
+            every=config.save_every,
+            keep=config.keep,
+        )
+        callbacks = [same, Refresh(images, train), Follow(), metrics, doctor, probe, bar, checkpoints]
+    trainer = make_trainer(config, [*callbacks, *more, clock], steps=2 if config.dry_run else -1)
     try:
         fit(trainer, module, out / directory.LAST if out and config.resume else None)
     except StopRun as stop:
         run = shlex.quote(str(out))
         raise Stopped(f"{stop}; go on with: glf pretrain --resume --out {run}", stop.signal) from None
+    except RuntimeError as error:
+        if not is_lost_peer(error):
+            raise
+        raise ConnectionError(
+            "another process of this run has ended, and says above or in its own log why; go on with --resume"
+        ) from error
     if out is None:
         journal("dry run: two steps taken, nothing written")
         return {}

@@ -11,6 +11,7 @@ import torch
 
 from glf.train.callbacks import Probe
 from glf.train.module import Pretraining
+from glf.train.watch import Doctor
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)  # a batch system's, and Ctrl-C
 
@@ -37,8 +38,11 @@ class Checkpoints(L.Callback):
     Beside it best, by the probe where there are labels, and every so many epochs one to keep.
     """
 
-    def __init__(self, directory: Path, probe: Probe, *, minutes: float, every: int | None, keep: int) -> None:
-        self.directory, self.probe, self.minutes, self.every, self.keep = directory, probe, minutes, every, keep
+    def __init__(
+        self, directory: Path, probe: Probe, doctor: Doctor, *, minutes: float, every: int | None, keep: int
+    ) -> None:
+        self.directory, self.probe, self.doctor = directory, probe, doctor
+        self.minutes, self.every, self.keep = minutes, every, keep
         self.best = float("-inf")
         self.asked = 0  # the signal that came, if one has
         self.saved = time.monotonic()
@@ -51,6 +55,8 @@ class Checkpoints(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self.saved = time.monotonic()
+        if trainer.received_sigterm:  # by Lightning, which listens from a little before
+            self.asked = signal.SIGTERM
         if threading.current_thread() is threading.main_thread():  # nobody else may
             for number in SIGNALS:
                 signal.signal(number, self._hear)  # Lightning puts the former ones back after training
@@ -71,6 +77,7 @@ class Checkpoints(L.Callback):
         due = time.monotonic() - self.saved >= 60 * self.minutes
         asked, due = self._agreed(trainer, module, due)
         if asked or due:
+            self.doctor.before_saving(trainer, module)  # lost weights do not replace the last good ones
             self._save(trainer)
         if asked:
             raise StopRun(asked, trainer.global_step)

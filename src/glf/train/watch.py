@@ -35,9 +35,12 @@ class Doctor(L.Callback):
             self.visit(trainer, module, module.first_bad.steps())
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self.before_saving(trainer, module)
+
+    def before_saving(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        """A visit at any step. The last update has had no step after it that would show what it did."""
         assert isinstance(module, Pretraining)
         noted = module.first_bad.steps()
-        # The epoch's last update has had no step after it that would show; the probe and the checkpoint would.
         self.visit(trainer, module, noted if noted or whole(module) else {"weights": trainer.global_step})
 
     def visit(self, trainer: L.Trainer, module: Pretraining, noted: dict[str, int]) -> None:
@@ -70,7 +73,7 @@ class Doctor(L.Callback):
         run = shlex.quote(str(self.out))
         again = f"start anew with --overwrite and another setting (glf doctor {run} says which)"
         if (self.out / directory.LAST).exists():
-            again += f", or go on from the last finished epoch with glf pretrain --resume --out {run}"
+            again += f", or go on from the last checkpoint with glf pretrain --resume --out {run}"
         return f"stopped at step {step}: {names}; {again}"
 
 
