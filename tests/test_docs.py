@@ -1,9 +1,16 @@
-"""Every Python snippet of README and docs runs as it stands; every file they link to exists."""
+"""Every snippet of README and docs runs as it stands, every command and flag is one that glf has, every link leads
+somewhere."""
 
+import contextlib
+import io
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
+
+from glf.cli import main
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
@@ -14,16 +21,106 @@ SNIPPETS = [
     for page in PAGES
     for i, code in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL))
 ]
+# Programs that pages call: each only notes how it was called, and srun starts what it is given.
+PROGRAMS = ("glf", "make", "pip", "python", "torchrun", "scontrol", "srun")
+NOTE = '#!/bin/bash\nprintf "%s\\0" "${0##*/}" "$@" >> "$CALLS"; printf "\\n" >> "$CALLS"\n'
+START = '#!/bin/bash\nexec "$@"\n'
+
+
+def shell(page: Path) -> list[str]:
+    """The shell commands of a page: fenced, or indented and beginning with one of the programs."""
+    text = page.read_text()
+    fenced = re.findall(r"```(?:bash|sh|console)\n(.*?)```", text, flags=re.DOTALL)
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    indented = [block.replace("\n    ", "\n").strip() for block in re.findall(r"\n\n((?: {4}.*\n)+)", prose)]
+    return fenced + [block for block in indented if block.split()[0] in PROGRAMS]
+
+
+def inline(page: Path) -> list[str]:
+    """What stands in a page as code within a line."""
+    prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    return [" ".join(code.split()) for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", prose)]
+
+
+COMMANDS = [pytest.param(code, id=f"{page.name}-{i}") for page in PAGES for i, code in enumerate(shell(page))]
 
 
 def test_there_are_snippets() -> None:
     assert len(SNIPPETS) >= 3
+    assert len(COMMANDS) >= 15
 
 
 @pytest.mark.parametrize("code", SNIPPETS)
 def test_snippet(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "snippet", "exec"), {"__name__": "snippet"})
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("programs")
+    for name in PROGRAMS:
+        (folder / name).write_text(START if name == "srun" else NOTE)
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def accepted(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line takes these; what it would then do is left out."""
+    monkeypatch.setattr("glf.cli.run", lambda config: None)
+    try:
+        main([argument for argument in arguments if argument != "..."])
+    except SystemExit as end:
+        assert end.code == 0, f"glf {' '.join(arguments)}"  # --help ends so
+
+
+@pytest.mark.parametrize("code", COMMANDS)
+def test_commands_are_understood(
+    code: str, programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Bash reads the snippet; then glf's own command line, make or the disk say whether each call is a good one."""
+    calls, bash = tmp_path / "calls", shutil.which("bash")
+    assert bash
+    environment = {"PATH": str(programs), "CALLS": str(calls)}
+    done = subprocess.run([bash, "-ec", code], capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = calls.read_text().split("\0\n")[:-1]
+    assert lines
+    for program, *arguments in (line.split("\0") for line in lines):
+        if program == "torchrun":
+            accepted(arguments[arguments.index("-m") + 2 :], monkeypatch)
+        elif program == "glf":
+            accepted(arguments, monkeypatch)
+        elif program == "make":
+            planned = subprocess.run(["make", "-n", *arguments], cwd=ROOT, capture_output=True, text=True)
+            assert planned.returncode == 0, planned.stderr
+        elif program == "python":
+            assert (ROOT / arguments[0]).is_file(), arguments[0]
+
+
+@pytest.fixture(scope="module")
+def flags() -> dict[str, set[str]]:
+    """The flags of each command, as its own help lists them."""
+    (names,) = re.findall(r"{([a-z,]+)}", helped())
+    return {name: set(re.findall(r"(?:^[^\w-]*|, )(--[a-z][a-z-]+)", helped(name), re.MULTILINE)) for name in names.split(",")}
+
+
+def helped(*command: str) -> str:
+    with pytest.raises(SystemExit), contextlib.redirect_stdout(io.StringIO()) as shown:
+        main([*command, "--help"])
+    return shown.getvalue()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name)
+def test_commands_and_flags_within_lines_exist(page: Path, flags: dict[str, set[str]]) -> None:
+    """The changelog also speaks of what is gone."""
+    for code in inline(page):
+        used = set(re.findall(r"(?:^|[\s(])(--[a-z][a-z-]+)", code))
+        if match := re.match(r"glf ([a-z]+)", code):
+            assert match[1] in flags, code
+            assert used <= flags[match[1]] | {"--help"}, code
+        elif code.startswith("--"):
+            assert used <= set().union(*flags.values()), code
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
