@@ -18,7 +18,9 @@ ROOT = Path(__file__).parents[1]
 PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/RESULTS.md", "benchmarks/SPEED.md")
 FILES = ("benchmarks/results/speed.svg",)
 CODE = r"```.*?```|`[^`\n]*`"  # which is left alone
-LINK = re.compile(CODE + r"|(?P<mark>!?)\[(?P<text>(?:[^\]`]|`[^`]*`)*)\]\((?P<target>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)", re.DOTALL)
+LINK = re.compile(
+    CODE + r"|(?P<mark>!?)\[(?P<text>(?:[^\]`]|`[^`]*`)*)\]\((?P<target>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)", re.DOTALL
+)
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 
 

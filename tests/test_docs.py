@@ -102,7 +102,10 @@ def test_commands_are_understood(
 def flags() -> dict[str, set[str]]:
     """The flags of each command, as its own help lists them."""
     (names,) = re.findall(r"{([a-z,]+)}", helped())
-    return {name: set(re.findall(r"(?:^[^\w-]*|, )(--[a-z][a-z-]+)", helped(name), re.MULTILINE)) for name in names.split(",")}
+    return {
+        name: set(re.findall(r"(?:^[^\w-]*|, )(--[a-z][a-z-]+)", helped(name), re.MULTILINE))
+        for name in names.split(",")
+    }
 
 
 def helped(*command: str) -> str:
