@@ -2,16 +2,21 @@
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tyro
 
-from glf.cli import main
+from glf.cli import commands, main
+from glf.config.examples import EXAMPLES
 from glf.methods import METHODS
 
+COMMANDS = "pretrain evaluate compare verify report shard embed search outliers export doctor methods".split()
 GLF = [sys.executable, "-c", "from glf.cli import main; main()"]
 
 
@@ -33,6 +38,29 @@ def test_help_names_every_command_and_flag(capsys: pytest.CaptureFixture[str]) -
         "--nu --upsilon --rho --effective-dim --reading --t-scale --prior --seed --resume --dry-run --keep --weights"
     )
     assert all(flag in shown for flag in flags.split())
+
+
+@pytest.mark.parametrize("command", EXAMPLES)
+def test_every_command_has_help_with_examples_that_it_takes(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([command, "--help"])
+    assert end.value.code == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    flags = (tyro.conf.OmitArgPrefixes, tyro.conf.PositionalRequiredArgs)
+    for example in EXAMPLES[command]:
+        assert example in shown
+        program, *arguments = shlex.split(example)
+        assert program == "glf"
+        assert tyro.cli(commands(), args=arguments, config=flags) is not None
+
+
+def test_the_list_of_commands_is_complete_and_has_no_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = capsys.readouterr().out
+    assert re.search(r"\{([\w,]+)\}", shown)[1].split(",") == list(COMMANDS)  # type: ignore[index]
+    assert set(EXAMPLES) == set(COMMANDS)
+    assert "Examples" not in shown
 
 
 def test_methods_shows_both_parts_and_the_paper_of_every_row() -> None:
@@ -60,6 +88,11 @@ def test_methods_shows_both_parts_and_the_paper_of_every_row() -> None:
         ("evaluate no/such/run", "no backbone at"),
         ("report no/such/run", "no run below"),
         ("doctor no/such/run", "no metrics.jsonl in"),
+        ("embed no/such/run .", "no backbone at"),
+        ("embed pixels no/such/folder", "no such file or folder"),
+        ("embed pixels . --out e.xlsx", "should end with one of .npy, .csv, .parquet"),
+        ("search pixels query.jpg", "say what to look for and where"),
+        ("export no/such/run", "is no/such/run the directory of a finished run"),
         ("pretrain --resume --out no/such/run", "no config.json in"),
     ],
 )

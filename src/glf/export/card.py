@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from glf import __version__, result
+import glf
+from glf import result
 from glf.config import ExportConfig, PretrainConfig, to_dict
 from glf.export.preprocess import Preprocess
 from glf.methods import parse
@@ -24,7 +25,7 @@ def card(
     parts = [
         f"---\nlibrary_name: {library}\npipeline_tag: image-feature-extraction\nlicense: unknown # fill in\n---",
         f"# {backbone.name}, trained without labels",
-        f"{backbone.width} features of an image; {parameters:,} parameters. Written by glf {__version__} as `{name}`"
+        f"{backbone.width} features of an image; {parameters:,} parameters. Written by glf {glf.__version__} as `{name}`"
         f" ({config.format}).",
         "## Licence",
         FILL,
