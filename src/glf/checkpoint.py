@@ -46,7 +46,7 @@ def load(path: Path) -> dict[str, Any]:
         checkpoint: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a truncated zip, a pickle of foreign classes: each raises its own
         raise ValueError(
-            f"{path} cannot be read as a checkpoint ({type(error).__name__}: {error}): use another, or train anew (--overwrite)"
+            f"{path} cannot be read as a checkpoint ({type(error).__name__}: {error}): train anew with --overwrite"
         ) from error
     schema = checkpoint.get("glf_schema") if isinstance(checkpoint, dict) else None
     if schema != SCHEMA:
