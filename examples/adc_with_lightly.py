@@ -1,35 +1,61 @@
-"""ADC in somebody else's loop: lightly's NT-Xent and model parts, plus five lines of glf.
+"""ADC in a LightningModule built of lightly's parts: NT-Xent, its head and its transform, plus five lines of glf.
 
 Run: python examples/adc_with_lightly.py
 """
 
+import logging
+
+import lightning as L
 import torch
 from lightly.loss import NTXentLoss
 from lightly.models.modules import SimCLRProjectionHead
+from lightly.transforms import SimCLRTransform
+from PIL import Image
 from torch import nn
-from torchvision.transforms import v2
+from torch.utils.data import DataLoader, Dataset
 
 from glf import ADC  # 1
 from glf.data.sources import load
 
-images = load("fashion-mini")
-pixels = torch.from_numpy(images.pixels[:1024]).permute(0, 3, 1, 2).float() / 255
-flip = v2.RandomHorizontalFlip()
-crop = v2.RandomResizedCrop(28, scale=(0.5, 1.0), antialias=True)
+logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
-backbone = nn.Sequential(nn.Conv2d(1, 32, 3, 2), nn.ReLU(), nn.Conv2d(32, 64, 3, 2), nn.ReLU(), nn.Flatten())
-model = nn.Sequential(backbone, SimCLRProjectionHead(64 * 36, 128, 64))
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-theirs = NTXentLoss(temperature=0.5)
-adc = ADC()  # 2
 
-for step in range(8):
-    x = pixels[torch.randint(len(pixels), (128,), generator=torch.Generator().manual_seed(step))]
-    z0, z1 = model(flip(crop(x))), model(flip(crop(x)))
-    prior = x.flatten(1)  # 3: any frozen features of the images; here their pixels
-    base, added = theirs(z0, z1), adc(z0, z1, prior=prior)  # 4
-    loss = base + added  # 5
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    print(f"step {step}  nt-xent {base:.3f}  adc {added:.3f}")
+class Clothes(Dataset):
+    """Two views of each embedded image, by lightly's transform, and its row."""
+
+    pixels = load("fashion-mini").pixels[:512, :, :, 0]
+    views = SimCLRTransform(input_size=32, gaussian_blur=0.0)
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def __getitem__(self, row: int) -> tuple[list[torch.Tensor], int]:
+        return self.views(Image.fromarray(self.pixels[row]).convert("RGB")), row
+
+
+class SimCLR(L.LightningModule):
+    def __init__(self, prior: torch.Tensor) -> None:
+        super().__init__()
+        layers = nn.Conv2d(3, 32, 3, 2), nn.ReLU(), nn.Conv2d(32, 64, 3, 2), nn.ReLU(), nn.Flatten()
+        self.model = nn.Sequential(*layers, SimCLRProjectionHead(64 * 49, 128, 64))
+        self.criterion = NTXentLoss(temperature=0.5)
+        self.adc = ADC()  # 2
+        self.register_buffer("prior", prior)  # 3: a row for each image, from any frozen encoder; here the pixels
+
+    def training_step(self, batch: list, step: int) -> torch.Tensor:
+        (x0, x1), rows = batch
+        z0, z1 = self.model(x0), self.model(x1)
+        base = self.criterion(z0, z1)
+        added = self.adc(z0, z1, prior=self.prior[rows])  # 4
+        print(f"step {step}  nt-xent {base:.3f}  adc {added:.3f}")
+        return base + added  # 5
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.parameters(), lr=1e-3)
+
+
+L.seed_everything(0, verbose=False)
+prior = torch.from_numpy(Clothes.pixels).flatten(1).float() / 255
+trainer = L.Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
+                    enable_progress_bar=False, enable_model_summary=False)  # fmt: skip
+trainer.fit(SimCLR(prior), DataLoader(Clothes(), batch_size=64, shuffle=True, drop_last=True))

@@ -13,7 +13,7 @@ EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 80
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     values = [float(value) for value in re.findall(r"-?\d+\.\d+", done.stdout)]
     assert len(values) >= 8

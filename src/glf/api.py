@@ -87,10 +87,10 @@ def _report(config: ReportConfig) -> Path:
     return config.out
 
 
-pretrain = command(PretrainConfig, "glf.train.run:pretrain", dict[str, Any])
-evaluate = command(EvaluateConfig, "glf.evaluate.suite:evaluate", dict[str, Any])
-compare = command(CompareConfig, "glf.compare.compare:compare", dict[str, Any])
+pretrain = command(PretrainConfig, "glf.train.run:pretrain", dict)
+evaluate = command(EvaluateConfig, "glf.evaluate.suite:evaluate", dict)
+compare = command(CompareConfig, "glf.compare.compare:compare", dict)
 verify = command(VerifyConfig, "glf.compare.verify:verify", bool)
 report = command(ReportConfig, _report, Path)
-shard = command(ShardConfig, "glf.shard:shard", Any)
-doctor = command(DoctorConfig, _doctor, list[Any])
+shard = command(ShardConfig, "glf.shard:shard", object)
+doctor = command(DoctorConfig, _doctor, list)

@@ -45,7 +45,9 @@ def load(path: Path) -> dict[str, Any]:
     try:
         checkpoint: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a truncated zip, a pickle of foreign classes: each raises its own
-        raise ValueError(f"{path} cannot be read as a checkpoint ({type(error).__name__}: {error})") from error
+        raise ValueError(
+            f"{path} cannot be read as a checkpoint ({type(error).__name__}: {error}): train anew with --overwrite"
+        ) from error
     schema = checkpoint.get("glf_schema") if isinstance(checkpoint, dict) else None
     if schema != SCHEMA:
         what = "is no checkpoint of glf" if schema is None else f"has schema {schema}"

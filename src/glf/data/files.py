@@ -87,7 +87,9 @@ def find(path: Path, split: str, *, test_folders: Collection[str] = TEST_FOLDERS
     missed = tuple(sorted(source.missed))
     if not entries:
         beside = f" ({len(missed)} passed over, first {missed[0].line(': ')})" if missed else ""
-        raise ValueError(f"no images in {path / prefix}: looked for {' '.join(EXTENSIONS)}{beside}")
+        raise ValueError(
+            f"no images in {path / prefix}: looked for {' '.join(EXTENSIONS)}{beside}; give another folder"
+        )
     unlabelled = np.full(len(entries), -1, np.int64)
     files = Files(root=path, entries=entries, targets=unlabelled, classes=(), missed=missed)
 

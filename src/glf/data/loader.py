@@ -57,7 +57,9 @@ class EpochBatches(Sampler[np.ndarray]):
 
     def __init__(self, rows: np.ndarray, batch_size: int, seed: int, rank: int = 0, world: int = 1) -> None:
         if batch_size > len(rows):
-            raise ValueError(f"a batch of {batch_size} is larger than the data ({len(rows)} training images)")
+            raise ValueError(
+                f"a batch of {batch_size} is larger than the data ({len(rows)} training images): lower --batch-size"
+            )
         if batch_size % world:
             raise ValueError(f"a global batch of {batch_size} cannot be shared by {world} processes")
         self.rows, self.batch_size, self.seed, self.rank, self.world = rows, batch_size, seed, rank, world

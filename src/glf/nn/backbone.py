@@ -240,4 +240,4 @@ def _unknown(name: str, library: str, model: str) -> str:
     known = ["small_resnet"] if not library else []
     known += timm.list_models() if library != "torchvision" else []
     known += torchvision.models.list_models(module=torchvision.models) if library != "timm" else []
-    return f"unknown backbone {name!r}{nearest(model, known)}"
+    return f"unknown backbone {name!r}{nearest(model, known)} (small_resnet, or a model that timm.list_models() names)"

@@ -56,7 +56,9 @@ def settle(config: PretrainConfig) -> PretrainConfig:
     if _taken(out) and not config.overwrite:
         raise ValueError(f"{out} exists already: go on with --resume, replace it with --overwrite, or choose --out")
     if _taken(out) and not (out / CONFIG).is_file():
-        raise ValueError(f"{out} is not the directory of a run (no {CONFIG}): it is not overwritten")
+        raise ValueError(
+            f"{out} is not the directory of a run (no {CONFIG}): it is not overwritten; choose another --out"
+        )
     return config
 
 
@@ -125,7 +127,7 @@ def saved_config(out: Path) -> Settled:
     """The configuration that a run was started with."""
     path = out / CONFIG
     if not path.is_file():
-        raise FileNotFoundError(f"no {CONFIG} in {out}: it is not the directory of a run")
+        raise FileNotFoundError(f"no {CONFIG} in {out}: it is not the directory of a run (glf pretrain makes one)")
     try:
         return settled(from_dict(PretrainConfig, json.loads(path.read_text())))
     except ValueError as error:

@@ -119,4 +119,4 @@ class Remaining:
         return (self.now - self.began) / passed * (self.total - self.done) if passed > 0 else None
 
     def __str__(self) -> str:
-        return "" if self.seconds is None else f"{spoken(self.seconds)} left"
+        return f"{spoken(self.seconds)} left" if self.seconds else ""
