@@ -1,6 +1,6 @@
 """Writes the table of docs/concepts.md from the rows of glf.methods: what `glf methods` prints, as a page.
 
-    python scripts/make_methods_table.py
+python scripts/make_methods_table.py
 """
 
 import html
@@ -22,7 +22,12 @@ def table() -> str:
         constrain = [described(w, t) for w, t in objective.constrain.parts] if objective.constrain else []
         constrain += [f"map: {step.formula}" for step in objective.through]
         constrain += [f"architecture: {method.architecture}"] if method.architecture else []
-        cells = (f"`{name}`", "; ".join(align), "; ".join(constrain) or "none: it collapses", method.paper.partition(",")[0])
+        cells = (
+            f"`{name}`",
+            "; ".join(align),
+            "; ".join(constrain) or "none: it collapses",
+            method.paper.partition(",")[0],
+        )
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
