@@ -9,7 +9,7 @@ PARTS ?=
 # A process of one thread for each core, each with whole files, so that what a file prepares is prepared once.
 AT_ONCE := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help pretrain browser test test-slow check lint format install bench study methods clean
+.PHONY: help pretrain browser test test-slow check lint format install bench study methods docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -66,6 +66,10 @@ study: install ## Run the study STUDY of benchmarks/studies on IMAGES, write its
 
 methods: install ## Train every method on 5,000 images of CIFAR-10, given as IMAGES (55 minutes)
 	@$(BIN)/python benchmarks/all_methods.py $(if $(IMAGES),--images $(IMAGES))
+
+docs: install ## Build the documentation into build/docs, with warnings as errors
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "== open build/docs/index.html"
 
 clean: ## Remove the environment and what was built; runs stay
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

@@ -1,7 +1,7 @@
-"""What mkdocs calls while it builds the site: pages from outside docs/, links that are right on disk, formulas as MathML.
+"""What mkdocs calls while it builds the site: pages from outside docs/, links between all of them, formulas as MathML.
 
-Links in the repository's pages are those of its folders, so that they work wherever it is read. Pages of PAGES are part of the
-site; what else is linked to (folders, scripts) stays a name. Formulas become MathML, which browsers draw without a script.
+Links in the repository's pages are those of its folders, so that they work wherever it is read. Pages of PAGES are part
+of the site; what else is linked to (folders, scripts) stays a name. Browsers draw MathML without a script.
 """
 
 import html

@@ -2,7 +2,7 @@
 
     python scripts/make_pictures.py
 
-The numbers go to pictures.json, the pictures beside it are drawn from those. Nothing is drawn at random but by fixed seeds.
+The numbers go to pictures.json, the pictures beside it are drawn from those. Whatever is random has a fixed seed.
 """
 
 import argparse
