@@ -10,7 +10,7 @@ from sklearn.metrics import calinski_harabasz_score
 from torch import Tensor
 
 from glf.data.sources import load
-from glf.measure.classes import between_share, class_means, compactness, separability, within_variance
+from glf.measure.classes import between_share, class_means, compactness, separability, similarities, within_variance
 from reference import draw
 
 MEASURES = [compactness, within_variance, separability, between_share]
@@ -156,3 +156,16 @@ def test_real_pixels_against_scikit_learn():
     means, _, count = class_means(x, labels)
     assert means.shape == (10, 784)
     assert int(count.sum()) == len(x)
+
+
+def test_similarities_are_a_loops_and_do_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    features, labels, bins = draw(37, 5, seed=3), torch.arange(37) % 3, 8
+    expected = torch.zeros(2, bins, dtype=torch.float64)
+    for i in range(37):
+        for j in range(i + 1, 37):
+            cosine = float(features[i] @ features[j] / features[i].norm() / features[j].norm())
+            expected[int(labels[i] != labels[j]), int((cosine + 1) / 2 * bins)] += 1
+    expected /= expected.sum(1, keepdim=True)
+    torch.testing.assert_close(torch.stack(similarities(features, labels, bins)), expected)
+    monkeypatch.setattr("glf.measure.blocks.ROWS", 10)
+    torch.testing.assert_close(torch.stack(similarities(features, labels, bins)), expected)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from glf.data.sources import load
-from glf.measure.geometry import alignment, effective_rank, rank_me, spread, uniformity
+from glf.measure.geometry import alignment, effective_rank, rank_me, spectrum, spread, uniformity
 from reference import cos, draw
 
 
@@ -172,3 +172,10 @@ def test_what_cannot_be_measured_is_said():
             measure(bad)
     with pytest.raises(ValueError, match="not finite"):
         alignment(bad, bad)
+
+
+def test_the_spectrum_is_the_share_of_each_direction() -> None:
+    found = spectrum(cloud(50, 8, [3.0, 1.0, 2.0]))
+    torch.testing.assert_close(found[:3], torch.tensor([9.0, 4.0, 1.0], dtype=torch.float64) / 14)
+    assert float(found[3:].abs().max()) < 1e-12
+    assert not spectrum(torch.ones(9, 4)).any()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from glf.data.sources import load
 from glf.data.store import Images
-from glf.measure.neighbours import nearest_neighbours, weighted_neighbours
+from glf.measure.neighbours import most_similar, nearest_neighbours, weighted_neighbours
 
 
 def pixels(images: Images, count: int) -> tuple[Tensor, Tensor]:
@@ -104,3 +104,11 @@ def test_more_neighbours_than_images(function):
     with pytest.raises(ValueError, match="5 neighbours of 4 images"):
         function(bank, labels, bank, k=5)
     assert function(bank, labels, bank, k=4).shape == (4,)
+
+
+def test_the_most_similar_are_scikit_learns(fashion):
+    bank, _, queries, _ = fashion
+    far, rows = NearestNeighbors(n_neighbors=4, metric="cosine").fit(bank.double()).kneighbors(queries[:50].double())
+    similarity, found = most_similar(bank, queries[:50], k=4)
+    assert np.array_equal(found.numpy(), rows)
+    assert np.allclose(similarity.numpy(), 1 - far, atol=1e-5)

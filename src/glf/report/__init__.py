@@ -1,1 +1,1 @@
-"""Results in, one self-contained HTML page out. Reads result.json and metrics.jsonl, never data or checkpoints."""
+"""Results in, one self-contained HTML page out: from result.json, metrics.jsonl and artifacts/, never the data."""
