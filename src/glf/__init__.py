@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from glf.align.distance import MSE, Cosine, Diagonal
     from glf.align.predict import PredictTeacher, PredictView
-    from glf.api import compare, doctor, evaluate, pretrain, report, shard, verify
+    from glf.api import (
+        compare,
+        doctor,
+        embed,
+        evaluate,
+        export,
+        outliers,
+        pretrain,
+        report,
+        search,
+        shard,
+        verify,
+    )
     from glf.constrain.adc import ADC, DCM, LPM
     from glf.constrain.contrast import LogPartition
     from glf.constrain.moments import Covariance, Redundancy, Standardise, Variance
@@ -44,7 +56,9 @@ _HOME = {
     "parse": "glf.methods",
 }
 # The commands as functions; those that are modules too can be called.
-_COMMANDS = ("pretrain", "evaluate", "compare", "verify", "report", "shard", "doctor")
+_COMMANDS = (
+    "pretrain", "evaluate", "compare", "verify", "report", "embed", "search", "outliers", "export", "shard", "doctor",
+)  # fmt: skip
 _HOME |= dict.fromkeys(_COMMANDS, "glf.api")
 
 __version__ = "0.1.0"
@@ -72,10 +86,14 @@ __all__ = [
     "Views",
     "compare",
     "doctor",
+    "embed",
     "evaluate",
+    "export",
+    "outliers",
     "parse",
     "pretrain",
     "report",
+    "search",
     "shard",
     "verify",
 ]

@@ -14,9 +14,13 @@ from typing import Any, ParamSpec, TypeVar
 from glf.config import (
     CompareConfig,
     DoctorConfig,
+    EmbedConfig,
     EvaluateConfig,
+    ExportConfig,
+    OutliersConfig,
     PretrainConfig,
     ReportConfig,
+    SearchConfig,
     ShardConfig,
     VerifyConfig,
     from_dict,
@@ -92,5 +96,9 @@ evaluate = command(EvaluateConfig, "glf.evaluate.suite:evaluate", dict)
 compare = command(CompareConfig, "glf.compare.compare:compare", dict)
 verify = command(VerifyConfig, "glf.compare.verify:verify", bool)
 report = command(ReportConfig, _report, Path)
+embed = command(EmbedConfig, "glf.use.embed:embed", object)
+search = command(SearchConfig, "glf.use.search:search", list)
+outliers = command(OutliersConfig, "glf.use.outliers:outliers", list)
+export = command(ExportConfig, "glf.export.export:export", object)
 shard = command(ShardConfig, "glf.shard:shard", object)
 doctor = command(DoctorConfig, _doctor, list)
