@@ -8,7 +8,7 @@ from glf.constrain import kernels
 from glf.constrain.rows import Rows
 from glf.types import Embeddings
 
-DRAWS = 8  # of companions, averaged: a row among 256 of 10,000 images varies by a few hundredths of a nat
+DRAWS = 8  # of companions, averaged: which ones an image happened to meet counts less
 
 
 @torch.no_grad()
