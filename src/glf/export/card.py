@@ -25,8 +25,8 @@ def card(
     parts = [
         f"---\nlibrary_name: {library}\npipeline_tag: image-feature-extraction\nlicense: unknown # fill in\n---",
         f"# {backbone.name}, trained without labels",
-        f"{backbone.width} features of an image; {parameters:,} parameters. Written by glf {glf.__version__} as `{name}`"
-        f" ({config.format}).",
+        f"{backbone.width} features of an image; {parameters:,} parameters. Written by glf {glf.__version__}"
+        f" as `{name}` ({config.format}).",
         "## Licence",
         FILL,
         "## How to load it",
