@@ -181,7 +181,7 @@ def test_a_query_that_is_no_image(photos, console, query, message):
 
 def test_a_query_and_nothing_to_search():
     with pytest.raises(ValueError, match=r"say what to look for and where: glf search runs/a query\.jpg photos/"):
-        SearchConfig(run="runs/a", images=("query.jpg",))
+        search(SearchConfig(run="runs/a", images=("query.jpg",)))
 
 
 # --- outliers and near-duplicates

@@ -55,10 +55,6 @@ class SearchConfig:
     """auto, cpu, gpu, mps."""
 
     def __post_init__(self) -> None:
-        if len(self.images) < 2:
-            raise ValueError(
-                f"say what to look for and where: glf search {self.run} query.jpg photos/ (got {list(self.images)})"
-            )
         if self.k < 1:
             raise ValueError(f"k must be at least 1, got {self.k}")
 

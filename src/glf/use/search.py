@@ -29,6 +29,9 @@ class Hit(NamedTuple):
 def search(config: SearchConfig, console: Console | None = None) -> list[Hit]:
     """The k most similar images of each query, best first; printed, written if that is asked for, and returned."""
     console = console or Console()
+    if len(config.images) < 2:
+        given = list(config.images)
+        raise ValueError(f"say what to look for and where: glf search {config.run} query.jpg photos/ (got {given})")
     *queries, photos = config.images
     for query in queries:  # before any image is embedded
         if not Path(query).is_file():
