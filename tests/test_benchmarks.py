@@ -82,7 +82,7 @@ def test_a_study_takes_over_what_another_has_run(
     two = replace(one, title="Two", base="alone", variants={"alone": {}, "warmer": {"options": {"temperature": 0.5}}})
     second = conduct(two, tmp_path / "two", console=console, known=pages.known_runs())
     assert [path.parts[-4:-1] for path in (tmp_path / "two").rglob("result.json")] == [("simclr", "warmer", "0")]
-    assert second["runs"][0] == {**first["runs"][0], "variant": "alone"}
+    assert second["runs"][0] == {**first["runs"][0], "variant": "alone", "place": "few/simclr/alone/0"}
     assert second["references"] == first["references"]
     assert not pages.runs_missing(second)
     (cell,) = one.cells()
