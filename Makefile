@@ -9,7 +9,7 @@ PARTS ?=
 # A process of one thread for each core, each with whole files, so that what a file prepares is prepared once.
 AT_ONCE := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help pretrain browser test test-slow check lint format install bench study methods docs clean
+.PHONY: help pretrain packages test test-slow check lint format install bench study methods docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -36,21 +36,23 @@ lint: install
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 
-# Tests of the report look at it in Chromium: installed where one may, else they are skipped and say so.
-browser:
-	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || { \
-		echo "== installing chromium for the tests of the report"; \
+# Tests of the report look at it in Chromium, and one makes the embedded images again from Debian's Fashion-MNIST: both are
+# installed where one may, else those tests are skipped and say so.
+packages:
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null && [ -d /usr/share/datasets/fashion-mnist ] || { \
+		echo "== installing chromium and dataset-fashion-mnist for the tests"; \
 		[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
-		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium chromium-driver >/dev/null || \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+			chromium chromium-driver dataset-fashion-mnist >/dev/null || \
 		echo "   (not possible here: apt-get as root would do it)"; }
 
-test: lint browser ## Check style and types, run the tests (at most 15 minutes)
+test: lint packages ## Check style and types, run the tests (at most 15 minutes)
 	@echo "== tests"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" $(AT_ONCE)
 
 check: test ## The same as test
 
-test-slow: install ## The tests that take minutes each (at most 60 in all)
+test-slow: install packages ## The tests that take minutes each (at most 60 in all)
 	@echo "== slow tests"
 	@$(BIN)/python -m pytest -m slow
 

@@ -63,7 +63,7 @@ def chromium(profile: Path) -> Iterator[Browser]:
     """A browser with a profile of its own; where there is none the test is skipped, but never under CI."""
     program, control = shutil.which("chromium"), shutil.which("chromedriver")
     if program is None or control is None:
-        why = "no chromium and chromedriver here (make browser installs them as root): the page is not looked at"
+        why = "no chromium and chromedriver here (make packages installs them as root): the page is not looked at"
         if os.environ.get("CI", "").lower() in ("1", "true"):
             pytest.fail(why)
         pytest.skip(why)

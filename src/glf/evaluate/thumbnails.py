@@ -13,7 +13,7 @@ from glf.atomic import whole
 QUALITY = 75  # of WebP: a thumbnail's faults are smaller than what scaling it down has cost
 
 
-def write_sheet(path: Path, pictures: Iterable[UInt8[np.ndarray, "height width channel"]], side: int) -> dict[str, int]:
+def write_sheet(path: Path, pictures: Iterable[UInt8[np.ndarray, "_ _ _"]], side: int) -> dict[str, int]:
     """A WebP of square tiles, none larger than its picture; returns how many there are, in how many columns."""
     found = list(pictures)
     side = min(side, max(found[0].shape[:2]))

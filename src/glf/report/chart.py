@@ -61,7 +61,7 @@ def ticks(low: float, high: float, log: bool = False, count: int = 4) -> list[fl
     """Round numbers within a range.
 
     >>> ticks(0.13, 0.94), ticks(0.002, 30, log=True)
-    ([0.2, 0.4, 0.6, 0.8], [0.01, 0.1, 1.0, 10.0])
+    ([0.25, 0.5, 0.75], [0.01, 0.1, 1.0, 10.0])
     """
     if log:
         powers = range(math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9) + 1)

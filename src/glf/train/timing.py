@@ -85,7 +85,7 @@ def spoken(seconds: float) -> str:
     """A length of time as one says it.
 
     >>> spoken(8), spoken(100), spoken(1200), spoken(8000), spoken(200_000)
-    ('8 s', '2 min', '20 min', '2 h 13 min', '2 days 8 h')
+    ('8 s', '2 min', '20 min', '2 h 13 min', '2 days 7 h')
     """
     if seconds < 60:
         return f"{seconds:.0f} s"
