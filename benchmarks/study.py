@@ -23,16 +23,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("study", choices=sorted(path.stem for path in pages.STUDIES.glob("*.toml")))
     parser.add_argument("--images", help="the study's images, as for glf pretrain; its own when not given")
-    parser.add_argument("--seeds", type=int, help="only so many, for a look")
+    parser.add_argument("--seeds", type=int, help="only so many, for a look: nothing is stored")
     parser.add_argument("--jobs", type=int, help="runs at once; as many as the machine bears when not given")
     parser.add_argument("--again", action="store_true", help="make every run, also those that are stored")
     options = parser.parse_args()
     study = from_file(pages.STUDIES / f"{options.study}.toml", "tiny")
     if options.images:
         study = replace(study, data=(options.images,))
-    if options.seeds:
-        study = replace(study, seeds=options.seeds)
     known = {} if options.again else pages.known_runs()
+    if options.seeds:  # stored, it would take the place of the seeds that are there
+        conduct(replace(study, seeds=options.seeds), RUNS / options.study, options.jobs, known=known)
+        return
     conduct(study, RUNS / options.study, options.jobs, known=known, keep=partial(pages.store, options.study))
     pages.write()
 

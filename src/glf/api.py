@@ -87,7 +87,7 @@ def _doctor(config: DoctorConfig) -> list[Any]:
 def _report(config: ReportConfig) -> Path:
     from glf.report.page import write_report
 
-    write_report(config.runs, config.out)
+    write_report(config.runs, config.out, config.figures)
     return config.out
 
 

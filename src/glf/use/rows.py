@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from glf.atomic import whole
-from glf.config import EmbedConfig, OutliersConfig, SearchConfig
+from glf.config.using import Using
 from glf.data.pack import cache_root
 from glf.data.photos import open_photos
 from glf.evaluate.subject import by_name
@@ -17,8 +17,6 @@ from glf.nn.pretrained import pretrained
 from glf.nn.prior import Pixels
 from glf.nn.weights import load_backbone
 from glf.train.trainer import accelerator, torch_device
-
-Using = EmbedConfig | SearchConfig | OutliersConfig
 
 
 def open_encoder(config: Using) -> Encoder:
