@@ -60,3 +60,12 @@ def test_the_function_is_there_before_any_import_and_brings_no_torch() -> None:
     code = "import sys, glf; print(glf.evaluate.__name__, glf.pretrain.__name__, 'torch' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.split() == ["evaluate", "pretrain", "False"]
+
+
+def test_a_report_from_python_writes_its_figures_too(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    small = {"limit": 128, "batch_size": 64, "epochs": 1, "val_images": 0, "method": "simclr"}
+    glf.pretrain(data="fashion-mini", out=run, **small)  # type: ignore[arg-type]
+    glf.report(runs=run, out=tmp_path / "page.html", figures=tmp_path / "figures")
+    assert "<html" in (tmp_path / "page.html").read_text()
+    assert {path.suffix for path in (tmp_path / "figures").iterdir()} >= {".svg", ".png", ".csv", ".json"}

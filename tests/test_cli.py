@@ -63,6 +63,14 @@ def test_the_list_of_commands_is_complete_and_has_no_examples(capsys: pytest.Cap
     assert "Examples" not in shown
 
 
+def test_without_a_command_the_list_of_commands_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(command in shown for command in COMMANDS)
+
+
 def test_methods_shows_both_parts_and_the_paper_of_every_row() -> None:
     shown = glf("methods").stdout
     assert all(name in shown for name in METHODS)
@@ -106,6 +114,33 @@ def test_mistakes_end_in_one_line_and_exit_code_two(
     assert done.stderr.startswith("glf: ")
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("pretrain --epochs 0", "epochs must be at least 1, got 0"),
+        ("pretrain --batch-size 1", "batch_size must be at least 2, got 1"),
+        ("pretrain --lr -1", "lr must be at least 0, got -1.0"),
+        ("pretrain --lr nan", "lr must be at least 0, got nan"),
+        ("pretrain --save-minutes 0", "save_minutes must be above 0, got 0.0"),
+        ("evaluate run --knn-k 0", "knn_k must be at least 1, got 0"),
+        ("evaluate run --probe-rates 0.1 -1", "probe_rates must be above 0"),
+        ("evaluate run --finetune-epochs 0", "finetune_epochs must be at least 1"),
+        ("compare --seeds 0", "seeds must be at least 1, got 0"),
+        ("shard photos --per-shard 0", "per_shard must be at least 1, got 0"),
+    ],
+)
+def test_numbers_that_cannot_be_meant_are_refused_at_once(
+    arguments: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(arguments.split())
+    assert ended.value.code == 2
+    shown = capsys.readouterr()
+    assert message in " ".join((shown.out + shown.err).replace("│", " ").split())
     assert list(tmp_path.iterdir()) == []
 
 

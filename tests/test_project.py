@@ -36,6 +36,14 @@ def test_dependencies_are_ranges_and_pins_are_in_one_file() -> None:
     assert all("==" in line for line in pins)
 
 
+def test_what_everyone_installs_stays_small() -> None:
+    core = "torch torchvision timm lightning scikit-learn scipy safetensors matplotlib rich tyro jaxtyping numpy pillow"
+    listed = re.search(r"^dependencies = \[(.*?)^\]", (ROOT / "pyproject.toml").read_text(), re.DOTALL | re.MULTILINE)
+    assert listed is not None
+    names = set(re.findall(r'"([\w-]+)[^"]*"', listed[1]))
+    assert names - {"tomli"} == set(core.split())  # tomli is part of Python from 3.11 on
+
+
 def test_the_changelog_has_numerics() -> None:
     assert "### Numerics" in (ROOT / "CHANGELOG.md").read_text()
 

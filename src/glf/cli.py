@@ -53,7 +53,7 @@ def commands(preset: PretrainConfig | None = None, asked: str = "") -> Any:
 
 def main(arguments: list[str] | None = None) -> None:
     """The entry point. Mistakes of the caller end in one line and exit code 2; GLF_DEBUG=1 shows the traceback."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a name that is no text should not cost what is said about it
             stream.reconfigure(errors="backslashreplace")
@@ -85,8 +85,10 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _with_recipe(arguments: list[str]) -> PretrainConfig | None:
     """Pretraining's defaults where --recipe is given, so that whatever else is given counts."""
+    if arguments[:1] != ["pretrain"]:
+        return None
     given = {name: _value(arguments, name) for name in ("method", "recipe")}
-    if arguments[:1] != ["pretrain"] or given["recipe"] is None:
+    if given["recipe"] is None:
         return None
     from glf.recipes import with_recipe
 

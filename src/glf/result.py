@@ -55,12 +55,18 @@ def read(directory: Path) -> dict[str, Any]:
     path = directory / FILE
     if not path.is_file():
         raise FileNotFoundError(f"no {FILE} in {directory}: is it the directory of a run?")
+    return load(path)
+
+
+def load(path: Path) -> dict[str, Any]:
+    """What a file holds that glf has written; other versions of it may have written another form."""
     try:
         content: dict[str, Any] = json.loads(path.read_text())
     except ValueError as error:
-        raise ValueError(f"{path} is no JSON ({error})") from error
-    if content.get("schema") != SCHEMA:
-        raise ValueError(f"{path} has schema {content.get('schema')}; this version of glf reads {SCHEMA}")
+        raise ValueError(f"{path} is no JSON ({error}): make it again") from error
+    schema = content.get("schema") if isinstance(content, dict) else None
+    if schema != SCHEMA:
+        raise ValueError(f"{path} has schema {schema}, this version of glf reads {SCHEMA}: make it again with this one")
     return content
 
 

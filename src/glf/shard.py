@@ -7,13 +7,15 @@ from glf.data import sources
 from glf.data.description import Description
 from glf.data.pack import cache_root
 from glf.data.shard import described, write_shards
-from glf.nn.prior import prior_rows
+from glf.nn.prior import check_prior, prior_rows
 from glf.train.trainer import accelerator, torch_device
 
 
 def shard(config: ShardConfig, console: Console | None = None) -> Description:
     """Write the shards of one split; returns what shards.json holds."""
     console = console or Console()
+    if config.prior is not None:
+        check_prior(config.prior, config.prior_weights, download=config.download)
     images = sources.load(
         config.data,
         config.split,

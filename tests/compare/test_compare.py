@@ -132,3 +132,21 @@ def test_a_killed_comparison_goes_on_where_it_was(few_images: str, tmp_path: Pat
     assert (first / "result.json").stat().st_mtime_ns == finished
     assert "few/simclr/lpm/0  knn5" in done.stdout
     assert "failed" not in (out / "table.md").read_text()
+
+
+def test_a_polite_kill_ends_the_runs_too(few_images: str, tmp_path: Path) -> None:
+    asked = [f"--data={few_images}", "--methods", "simclr", "--constrain", "none", "--seeds", "1"]
+    asked += ["--settings", *(part for item in QUICK.items() for part in item), "--out", str(tmp_path / "out")]
+    command = [sys.executable, "-c", "from glf.cli import main; main()", "compare", *asked]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 240
+    while not list(tmp_path.rglob("config.json")):
+        assert process.poll() is None, "it ended before it could be stopped"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.terminate()
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert said == "glf: stopped; the same command goes on with what was under way\n"
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)  # nobody is left

@@ -199,8 +199,8 @@ def test_what_is_no_resnet_is_refused() -> None:
     [
         ({"detect_size": 0}, "detect_size must be at least 1, got 0"),
         ({"detect_regions": 1}, "detect_regions must be at least 2, got 1"),
-        ({"detect_lr": ()}, r"detect_lr must be one or more positive rates, got \(\)"),
-        ({"detect_lr": (0.1, -1.0)}, "detect_lr must be one or more positive rates"),
+        ({"detect_lr": ()}, r"detect_lr must be above 0, got \(\)"),
+        ({"detect_lr": (0.1, -1.0)}, "detect_lr must be above 0"),
         ({"detect_shrink": 1.5}, r"detect_shrink must be above 0 and at most 1, got 1\.5"),
         ({"detect_freeze": 5}, "detect_freeze must be from 0 to 4, got 5"),
     ],

@@ -15,8 +15,10 @@ from rich.console import Console
 from glf.config import ExportConfig, PretrainConfig
 from glf.data.loader import to_tensor
 from glf.data.sources import load
+from glf.evaluate.linear import linear_probe
 from glf.export.export import Exported, check, export
 from glf.export.recipe import WEIGHTS, safetensors_recipe
+from glf.measure.neighbours import nearest_neighbours
 from glf.nn.backbone import Backbone
 from glf.nn.features import fit
 from glf.nn.weights import load_backbone, save_backbone
@@ -154,6 +156,38 @@ def test_the_features_of_the_run_without_glf(exported: dict[str, Any], name: str
     np.testing.assert_allclose(rows, expected, rtol=0, atol=1e-5)
     assert np.ptp(rows, axis=0).max() > 1e-3, "images are told apart"
     assert written.difference < 1e-5
+
+
+@pytest.mark.parametrize("name", ["onnx, small_resnet", "timm, transformer for small images"])
+def test_a_probe_through_the_file_is_the_probe_through_the_run(
+    exported: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, run, folder = exported[name]
+    backbone = load_backbone(run).eval()
+    monkeypatch.chdir(folder / "out")
+    scope: dict[str, Any] = {}
+    exec(re.findall("```python\n(.*?)```", Path("README.md").read_text(), flags=re.DOTALL)[0], scope)
+
+    def through_the_file(x: torch.Tensor) -> torch.Tensor:
+        if "session" in scope:
+            return torch.from_numpy(scope["model"](x.numpy()))
+        rows: torch.Tensor = scope["model"]((x - backbone.mean) / backbone.std)
+        return rows
+
+    found = {}
+    for encoder in (backbone, through_the_file):
+        rows, labels = [], []
+        for split, count in (("train", 400), ("test", 400)):
+            images = load("fashion-mini", split)
+            with torch.no_grad():
+                x = fit(to_tensor(images.pixels[:count]).float() / 255, backbone.image_size)
+                rows.append(encoder(x))
+            labels.append(torch.from_numpy(images.targets[:count]).long())
+        logits = linear_probe(rows[0], labels[0], rows[1], classes=10, epochs=50)[0]
+        right = (logits.argmax(1) == labels[1], nearest_neighbours(rows[0], labels[0], rows[1]) == labels[1])
+        found[encoder] = [float(one.float().mean()) for one in right]
+    assert found[backbone] == found[through_the_file]
+    assert min(found[backbone]) > 0.2  # of ten classes, even an untrained network tells some apart
 
 
 @pytest.mark.parametrize("name", CASES)

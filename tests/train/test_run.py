@@ -203,6 +203,24 @@ def test_mistakes_are_named_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"prior": "imagenet"}, r"unknown prior 'imagenet' \(priors: pixels, timm:<model>"),
+        ({"prior": "timm:resnet18x"}, "unknown timm model 'resnet18x' - did you mean"),
+        ({"prior": "timm:test_resnet", "prior_weights": Path("no.pt")}, r"no weights at no\.pt: give a"),
+        ({"prior": "run:no/run"}, "no backbone at no/run"),
+        ({"prior": "file:no.npy"}, r"no prior at no\.npy: --prior file:<array> is an \.npy"),
+        ({"weights": Path("no.pt")}, r"no weights at no\.pt: give a"),
+    ],
+)
+def test_a_prior_or_weights_that_cannot_be_had_are_refused_before_images_are_looked_for(
+    changed: dict[str, Any], message: str, console: Console
+) -> None:
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        pretrain(PretrainConfig(data="no/such/folder", **changed), console)
+
+
 def test_an_existing_run_is_refused_resumed_or_overwritten(small_run: Run, tmp_path: Path) -> None:
     run = small_run()
     before = (run / "backbone.safetensors").read_bytes()

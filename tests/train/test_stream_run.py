@@ -204,8 +204,8 @@ def test_a_shard_that_breaks_ends_the_run_in_one_line(made: Path, settings: Sett
         ({"data": "out/shard-{000000..000007}.tar"}, r"not known without a shards\.json: .* \(--epoch-images\)"),
         ({"batch_size": 256}, "a batch of 256 is larger than an epoch of 140"),
         ({"devices": 8}, "7 shards cannot be shared by 8 processes"),
-        ({"shuffle": 0}, "--shuffle must be 1 or more, got 0"),
-        ({"epoch_images": 0}, "--epoch-images must be 1 or more, got 0"),
+        ({"shuffle": 0}, "shuffle must be at least 1, got 0"),
+        ({"epoch_images": 0}, "epoch_images must be at least 1, got 0"),
         ({"method": "supcon", "labels": "none"}, "learns from labels"),
         (
             {"data": "few.npz", "epoch_images": 64},

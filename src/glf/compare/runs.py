@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from glf.compare.study import Cell, Study, flags
 from glf.config import EvaluateConfig, PretrainConfig, Settled, from_dict, to_dict
 from glf.data.workers import cores, memory
 from glf.train.directory import CONFIG, FREE, LAST, saved_config
+from glf.train.saving import Stopped
 
 MEMORY_OF_A_RUN = 3 * 2**30  # a process with torch, its images and its activations, on a CPU
 _NOT_JUDGED = {"run", "references", "artifacts", "device", "batch_size", "root", "download"}  # say how, not what
@@ -36,7 +38,7 @@ def run_all(
         _check(study, cell, out / cell.place)
     free = places(study, jobs)
     work = _Work(study, out, free)
-    with ThreadPoolExecutor(len(free)) as pool:
+    with _terminable(), ThreadPoolExecutor(len(free)) as pool:
         waiting = {pool.submit(work, cell) for cell in cells}
         try:
             while waiting:
@@ -47,6 +49,23 @@ def run_all(
             work.stop()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """A polite kill ends the runs under way too, as Ctrl-C does; else they would go on by themselves."""
+    if threading.current_thread() is not threading.main_thread():  # only there may signals be handled
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        raise Stopped("stopped; the same command goes on with what was under way", number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def judged(study: Study, run: Path) -> dict[str, Any] | None:

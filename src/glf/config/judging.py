@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from glf.config.bounds import above, at_least
 from glf.config.transfer import DetectOptions, FinetuneOptions
 
 Suite = Literal["knn", "linear", "logistic", "geometry", "theory", "finetune", "detect", "all"]
@@ -61,6 +62,10 @@ class EvaluateConfig:
     seed: int = 0
     """Seed of the probes' batches and of what is drawn from train."""
 
+    def __post_init__(self) -> None:
+        at_least(self, image_size=1, limit=1, knn_k=1, probe_epochs=1, batch_size=1)
+        above(self, knn_temperature=0, probe_rates=0, strengths=0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class CompareConfig:
@@ -86,6 +91,9 @@ class CompareConfig:
     """Where runs and tables go; what is there already is not done again."""
     jobs: int | None = None
     """Runs at once; as many as there are GPUs or cores and memory when not given."""
+
+    def __post_init__(self) -> None:
+        at_least(self, seeds=1, jobs=1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from glf.config.bounds import at_least
 from glf.config.training import Labels
 
 
@@ -39,3 +40,6 @@ class ShardConfig:
     """Where the prior is computed: auto, cpu, gpu, mps."""
     overwrite: bool = False
     """Delete the shards that the folder holds."""
+
+    def __post_init__(self) -> None:
+        at_least(self, per_shard=1, prior_width=1, prior_size=1)

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from glf.config.bounds import above, at_least
+
 DetectTask = Literal["boxes", "masks"]
 DetectNorm = Literal["frozen", "batch"]
 
@@ -22,6 +24,10 @@ class FinetuneOptions:
     """Learning rate of the backbone, for a batch of 256; the classifier's is ten times as large."""
     finetune_batch: int = 128
     """Images in a batch."""
+
+    def __post_init__(self) -> None:
+        at_least(self, finetune_epochs=1)
+        above(self, finetune_lr=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,12 +61,8 @@ class DetectOptions:
     """Seed of the heads, of the order, of flips and sampled regions, and of the division of images without splits."""
 
     def __post_init__(self) -> None:
-        least = {"detect_size": 1, "detect_epochs": 1, "detect_batch": 1, "detect_regions": 2, "detect_pool": 1}
-        for name, value in least.items():
-            if getattr(self, name) < value:
-                raise ValueError(f"{name} must be at least {value}, got {getattr(self, name)}")
-        if not self.detect_lr or min(self.detect_lr) <= 0:
-            raise ValueError(f"detect_lr must be one or more positive rates, got {self.detect_lr}")
+        at_least(self, detect_size=1, detect_epochs=1, detect_batch=1, detect_regions=2, detect_pool=1)
+        above(self, detect_lr=0)
         if not 0 < self.detect_shrink <= 1:
             raise ValueError(f"detect_shrink must be above 0 and at most 1, got {self.detect_shrink}")
         if not 0 <= self.detect_freeze <= 4:

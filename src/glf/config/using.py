@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from glf.config.bounds import at_least
+
 Format = Literal["timm", "torchvision", "safetensors", "onnx"]
 
 
@@ -50,8 +52,7 @@ class SearchConfig(Using):
     """Write the list as .csv too: query, rank, similarity, path."""
 
     def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ValueError(f"k must be at least 1, got {self.k}")
+        at_least(self, k=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +71,7 @@ class OutliersConfig(Using):
     def __post_init__(self) -> None:
         if not 0 < self.similarity <= 1:
             raise ValueError(f"a similarity is above 0 and at most 1, got {self.similarity}")
-        if self.count < 0:
-            raise ValueError(f"count must be 0 or more, got {self.count}")
+        at_least(self, count=0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,7 +81,10 @@ def _expanded(data: str) -> list[str]:
 def _check_local(urls: tuple[str, ...], data: str) -> None:
     missing = [url for url in urls if is_local(url) and not os.path.isfile(url)]
     if missing:
-        raise ValueError(f"{len(missing)} of the {len(urls)} shards of {data} are not there, the first is {missing[0]}")
+        raise ValueError(
+            f"{len(missing)} of the {len(urls)} shards of {data} are not there, the first is {missing[0]} (each"
+            " line of a .txt is a shard)"
+        )
 
 
 def _as_described(data: str, urls: tuple[str, ...], found: Description, size: int | None, labels: Labels) -> Stream:

@@ -16,10 +16,15 @@ _WRAPPERS = ("state_dict", "model", "model_state", "model_state_dict")
 _TEACHERS = re.compile(r"momentum|teacher|target|ema|shadow|encoder_k")
 
 
+def check_weights(path: Path) -> None:
+    """Refuses what is no file, before anything that takes long."""
+    if not path.is_file():
+        raise FileNotFoundError(f"no weights at {path}: give a .safetensors, .pt, .pth or .ckpt file")
+
+
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a .safetensors file or of anything that torch.save wrote, under the names that they have there."""
-    if not path.is_file():
-        raise FileNotFoundError(f"no weights at {path}")
+    check_weights(path)
     try:
         loaded: Any = load_file(path) if path.suffix == ".safetensors" else _unpickled(path)
     except Exception as error:  # pickle, zip and safetensors each raise their own

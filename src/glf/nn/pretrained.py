@@ -9,6 +9,7 @@ from torch import nn
 
 from glf.config import nearest
 from glf.nn.backbone import Backbone, without_classifier
+from glf.nn.foreign import check_weights
 from glf.nn.weights import load_weights
 
 PACKAGED = "tf_efficientnet_lite0"
@@ -26,28 +27,41 @@ class _Published(NamedTuple):
 
 def pretrained(name: str, *, weights: Path | None = None, size: int | None = None, download: bool = False) -> Backbone:
     """``timm:<model>`` or ``torchvision:<model>`` as published, which sees images of ``size`` or of its own size."""
+    published = check_pretrained(name, weights=weights, download=download)
     library, _, model = name.partition(":")
-    if library not in ("timm", "torchvision") or not model:
-        raise ValueError(f"a published model is timm:<model> or torchvision:<model>, got {name!r}")
-    published = _of_timm(model) if library == "timm" else _of_torchvision(model)
     backbone = Backbone(name, image_size=published.size, stem="standard", mean=published.mean, std=published.std)
-    packaged = model.partition(".")[0] == PACKAGED
-    file = weights or (_packaged_weights() if packaged else published.file)
-    if file is None and not download:
-        raise ValueError(
-            f"the weights of {name} are not on this machine: fetch them with --download, or give a local file"
-        )
-    if weights is not None or packaged:
-        assert file is not None
-        load_weights(backbone.body, file, by_order=weights is None)
+    if weights is not None or _is_packaged(model):
+        assert published.file is not None
+        load_weights(backbone.body, published.file, by_order=weights is None)
     else:
-        backbone.body = _loaded(library, model, file)
+        backbone.body = _loaded(library, model, published.file)
     if size is not None:
         body: Any = backbone.body
         if hasattr(body, "set_input_size"):  # a transformer resamples its positions
             body.set_input_size(img_size=size)
         backbone.image_size = size
     return backbone
+
+
+def check_pretrained(name: str, *, weights: Path | None = None, download: bool = False) -> _Published:
+    """What is published about a model, and the file of its weights; refuses what is not known or cannot be had."""
+    library, _, model = name.partition(":")
+    if library not in ("timm", "torchvision") or not model:
+        raise ValueError(f"a published model is timm:<model> or torchvision:<model>, got {name!r}")
+    published = _of_timm(model) if library == "timm" else _of_torchvision(model)
+    if weights is not None:
+        check_weights(weights)
+    file = weights or (_packaged_weights() if _is_packaged(model) else published.file)
+    if file is None and not download:
+        raise ValueError(
+            f"the weights of {name} are not on this machine: fetch them with --download, or give a local file with"
+            " --weights (of a prior: --prior-weights)"
+        )
+    return published._replace(file=file)
+
+
+def _is_packaged(model: str) -> bool:
+    return model.partition(".")[0] == PACKAGED
 
 
 def on_this_machine(model: str) -> bool:

@@ -16,12 +16,26 @@ from glf.atomic import alone
 from glf.config import nearest
 from glf.data.store import Images
 from glf.nn.features import extract, write_rows
-from glf.nn.pretrained import pretrained
-from glf.nn.weights import load_backbone
+from glf.nn.pretrained import check_pretrained, pretrained
+from glf.nn.weights import check_backbone, load_backbone
 
 FIT_IMAGES = 50_000  # the reduction is fitted on at most so many
 PIXELS = 32  # a pixel prior sees images at most this large: distances of finer pixels say no more
 KINDS = ("pixels", "timm:<model>", "run:<directory>", "file:<array>")
+
+
+def check_prior(spec: str, weights: Path | None = None, *, download: bool = False) -> None:
+    """Refuses a prior that cannot be had, before the images are read, which may take an hour."""
+    kind, _, rest = spec.partition(":")
+    if kind == "file" and not Path(rest).is_file():
+        raise FileNotFoundError(f"no prior at {rest}: --prior file:<array> is an .npy with one row for each image")
+    if kind == "run":
+        check_backbone(Path(rest))
+    elif kind == "timm":
+        check_pretrained(spec, weights=weights, download=download)
+    elif spec != "pixels" and kind != "file":
+        known = [k.partition(":")[0] for k in KINDS]
+        raise ValueError(f"unknown prior {spec!r}{nearest(kind, known)} (priors: {', '.join(KINDS)})")
 
 
 def prior_rows(
@@ -41,6 +55,7 @@ def prior_rows(
     cache, or fetched if that is allowed), ``run:<directory>`` (a
     backbone that we trained) or ``file:<array>`` (an .npy with one row per image).
     """
+    check_prior(spec, weights, download=download)
     kind, _, rest = spec.partition(":")
     if kind == "file":
         return _reduced(_from_file(Path(rest), len(images)), width, cache, spec)
@@ -50,22 +65,17 @@ def prior_rows(
     elif kind == "timm":
         encoder = pretrained(spec, weights=weights, size=size, download=download)
         fit = encoder.image_size
-    elif kind == "run":
+    else:
         encoder = load_backbone(Path(rest))
         fit = encoder.image_size
         if images.channels != encoder.channels:
             raise ValueError(f"the prior {spec} takes {encoder.channels} channels, the images have {images.channels}")
-    else:
-        known = [k.partition(":")[0] for k in KINDS]
-        raise ValueError(f"unknown prior {spec!r}{nearest(kind, known)} (priors: {', '.join(KINDS)})")
     with alone(cache / f"prior-{images.key}"):  # runs that start together: the first sees the images, the others wait
         rows = extract(encoder, images, cache=cache, size=fit, device=device, batch_size=256, label="prior")
         return _reduced(rows, width, cache, spec)
 
 
 def _from_file(path: Path, count: int) -> np.ndarray:
-    if not path.is_file():
-        raise FileNotFoundError(f"no prior at {path}")
     try:
         rows: Any = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError) as error:

@@ -33,6 +33,14 @@ def save_backbone(backbone: Backbone, path: Path, **more: str) -> None:
 
 def load_backbone(path: Path) -> Backbone:
     """The backbone of a run's directory, or of a file that ``save_backbone`` wrote."""
+    file, described = check_backbone(path)
+    backbone = _built(described, file)
+    load_weights(backbone.body, file)
+    return backbone
+
+
+def check_backbone(path: Path) -> tuple[Path, str]:
+    """The file of a saved backbone, and what it says to hold; refuses what is none."""
     file = path / FILE if path.is_dir() else path
     if not file.is_file():
         raise FileNotFoundError(f"no backbone at {file}: is {path} the directory of a finished run?")
@@ -40,12 +48,13 @@ def load_backbone(path: Path) -> Backbone:
         with safe_open(file, framework="pt") as opened:
             described = (opened.metadata() or {}).get("glf")
     except SafetensorError as error:
-        raise ValueError(f"{file} is no safetensors file ({error})") from error
+        raise ValueError(f"{file} is no safetensors file ({error}): give the directory of a run") from error
     if described is None:
-        raise ValueError(f"{file} does not say which backbone it holds: it was not written by glf")
-    backbone = _built(described, file)
-    load_weights(backbone.body, file)
-    return backbone
+        raise ValueError(
+            f"{file} does not say which backbone it holds, so glf did not write it: name the model, and give this file"
+            " with --weights"
+        )
+    return file, described
 
 
 def _built(described: str, file: Path) -> Backbone:

@@ -66,10 +66,7 @@ class Run:
         path = self.path / ARTIFACTS / SHOWN
         if not self.evaluation or not path.is_file():
             return {}
-        content: dict[str, Any] = json.loads(path.read_text())
-        if content.get("schema") != result.SCHEMA:
-            raise ValueError(f"{path} has schema {content.get('schema')}, not {result.SCHEMA}: run glf evaluate again")
-        return content
+        return result.load(path)
 
     def sheet(self, name: str) -> str | None:
         """A sheet of thumbnails as an address that needs no network."""
@@ -80,7 +77,7 @@ class Run:
 def find(place: Path) -> tuple[list[Run], list[tuple[Path, dict[str, Any]]]]:
     """The runs below a directory, and the comparisons; the runs of a comparison are its own."""
     if not place.is_dir():
-        raise FileNotFoundError(f"no run below {place} (a run holds {result.FILE})")
+        raise FileNotFoundError(f"no run below {place} (a run holds {result.FILE}): is the path right?")
     compared = [path.parent for path in sorted(place.rglob(COMPARISON))]
     alone = sorted(
         path.parent
@@ -89,15 +86,6 @@ def find(place: Path) -> tuple[list[Run], list[tuple[Path, dict[str, Any]]]]:
     )
     if not alone and not compared:
         raise FileNotFoundError(f"no run below {place} (a run holds {result.FILE}): glf pretrain makes one")
-    return [Run(path, result.read(path)) for path in alone], [(path, _comparison(path)) for path in compared]
-
-
-def _comparison(folder: Path) -> dict[str, Any]:
-    path = folder / COMPARISON
-    try:
-        content: dict[str, Any] = json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"{path} is no JSON ({error})") from error
-    if content.get("schema") != result.SCHEMA:
-        raise ValueError(f"{path} has schema {content.get('schema')}; this version of glf reads {result.SCHEMA}")
-    return content
+    return [Run(path, result.read(path)) for path in alone], [
+        (path, result.load(path / COMPARISON)) for path in compared
+    ]

@@ -16,7 +16,9 @@ from glf.data.store import Images
 from glf.heap import kept_memory
 from glf.method import Method
 from glf.nn.backbone import Backbone
+from glf.nn.foreign import check_weights
 from glf.nn.network import Network
+from glf.nn.prior import check_prior
 from glf.nn.weights import FILE, load_weights, save_backbone
 from glf.train import directory
 from glf.train.bar import Bar
@@ -51,6 +53,10 @@ def pretrain(
     objective = method.build(**asked_for.options)  # before any data is read: a wrong name fails at once
     config, choices, epochs_open, found = choose(asked_for, objective.needs)
     check_sharing(config)
+    if config.weights is not None:
+        check_weights(config.weights)
+    if "prior" in objective.needs and not is_streamed(config):  # shards have the rows of theirs
+        check_prior(config.prior, config.prior_weights, download=config.download)
     recipe = views.recipe(config.views or method.views)
     if len(recipe) > 2 and not method.many_views:
         raise ValueError(f"{method.title} is defined for two views: {config.views} has {len(recipe)}")

@@ -99,12 +99,6 @@ def _refuse(config: Settled, asked: Asked) -> None:
         raise ValueError(
             f"{asked.title} keeps something for every image, and a stream does not know them all: use a folder"
         )
-    if config.val_images is not None and config.val_images < 0:
-        raise ValueError(f"--val-images must be 0 or more, got {config.val_images}")
-    if config.shuffle < 1:
-        raise ValueError(f"--shuffle must be 1 or more, got {config.shuffle}")
-    if config.epoch_images is not None and config.epoch_images < 1:
-        raise ValueError(f"--epoch-images must be 1 or more, got {config.epoch_images}")
 
 
 def _check_prior(stream: Stream, config: Settled, asked: Asked) -> None:

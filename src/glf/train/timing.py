@@ -78,7 +78,8 @@ def epochs(steps: int, pace: Pace | None, accelerator: str) -> Choice:
 def estimate(epochs: int, steps: int, pace: Pace) -> str:
     """The time before a run, and how it is known."""
     measured = f"{pace.steps} steps of {pace.step:.2g} s each, timed just now, and {pace.probe:.2g} s for the probe"
-    return f"time      about {spoken(epochs * pace.epoch(steps))} for {epochs} epochs of {steps} steps ({measured})"
+    passes = f"{epochs} epoch{'s' * (epochs > 1)} of {steps} step{'s' * (steps > 1)}"
+    return f"time      about {spoken(epochs * pace.epoch(steps))} for {passes} ({measured})"
 
 
 def spoken(seconds: float) -> str:

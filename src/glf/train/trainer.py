@@ -87,9 +87,6 @@ def torch_device(accelerator: str) -> str:
 
 def check_sharing(config: Settled) -> None:
     """A batch that the processes and the parts of a step cannot share is refused before any data is read."""
-    for name in ("devices", "nodes", "accumulate"):
-        if getattr(config, name) < 1:
-            raise ValueError(f"{name} must be at least 1, got {getattr(config, name)}")
     processes = config.devices * config.nodes
     if config.batch_size % (processes * config.accumulate):
         shared = f"{config.nodes} x {config.devices} devices" if config.nodes > 1 else f"{config.devices} devices"
