@@ -8,8 +8,8 @@ often as you like. Runs that are under way lie in runs/<study>. --again trusts n
 
 import argparse
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pages
 
@@ -34,7 +34,12 @@ def main() -> None:
     if options.seeds:  # stored, it would take the place of the seeds that are there
         conduct(replace(study, seeds=options.seeds), RUNS / options.study, options.jobs, known=known)
         return
-    conduct(study, RUNS / options.study, options.jobs, known=known, keep=partial(pages.store, options.study))
+    command = f"make study STUDY={options.study}" + (f" IMAGES={options.images}" if options.images else "")
+
+    def keep(content: dict[str, Any]) -> None:
+        pages.store(options.study, {**content, "command": command})
+
+    conduct(study, RUNS / options.study, options.jobs, known=known, keep=keep)
     pages.write()
 
 

@@ -143,7 +143,7 @@ def test_what_cannot_be_shown_is_an_error_that_says_what_to_do(tmp_path: Path) -
         write_report(tmp_path, tmp_path / "page.html")
     run = a_run(tmp_path / "a")
     (run / "artifacts" / "report.json").write_text('{"schema": 99}')
-    with pytest.raises(ValueError, match="schema 99, not 1: run glf evaluate again"):
+    with pytest.raises(ValueError, match="schema 99, this version of glf reads 1: make it again"):
         write_report(run, tmp_path / "page.html")
     (tmp_path / "compare.json").write_text("{")
     with pytest.raises(ValueError, match="is no JSON"):
@@ -160,6 +160,15 @@ def test_a_comparison(tmp_path: Path) -> None:
         assert words in page.text, words
     sections = "deltas table sensitivity maps runs failed about".split()
     assert [name for name in page.ids if name in sections] == sections
+
+
+def test_a_variant_is_held_against_another_one_too(tmp_path: Path) -> None:
+    write_report(a_comparison(tmp_path / "c", versus={"0.1": "10"}), tmp_path / "page.html")
+    text = parsed(tmp_path / "page.html").text
+    assert "0.1 over 10" in text
+    assert "+11.33" in text  # 2.00 above the base, which is 9.33 above the other
+    write_report(a_comparison(tmp_path / "d"), tmp_path / "page.html")
+    assert "over 10" not in parsed(tmp_path / "page.html").text
 
 
 def test_figures_and_numbers(tmp_path: Path) -> None:

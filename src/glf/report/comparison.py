@@ -141,7 +141,10 @@ def _tables(content: dict[str, Any]) -> Markup:
     """The paper's: a row for each method, the base's accuracy, and that of every variant with its difference."""
     found, base = cells(content), content["base"]
     by = {one[:4]: one for one in deltas(content)}
+    versus = content.get("versus", {})
+    beside = {one[:4]: one for one in deltas(content, versus)}
     others = [name for name in content["variants"] if name != base]
+    names = [base, *(f"+ {name}" for name in others), *(f"{one} over {other}" for one, other in versus.items())]
     shown = []
     for data in content["data"]:
         for metric, words in METRICS.items():
@@ -150,12 +153,13 @@ def _tables(content: dict[str, Any]) -> Markup:
             rows: list[list[Any]] = []
             for name, seeds in content.get("references", {}).get(data, {}).items():
                 values = {int(seed): 100 * row[metric] for seed, row in seeds.items() if metric in row}
-                rows.append([name, _plain(values), *("" for _ in others)])
+                rows.append([name, _plain(values), *("" for _ in names[1:])])
             for method in content["methods"]:
                 cells_of = [_cell(by.get((data, metric, method, name))) for name in others]
+                cells_of += [_gain(beside.get((data, metric, method, name))) for name in versus]
                 rows.append([method, _plain(found.get((data, metric, method, base), {})), *cells_of])
             caption = f"{_short(data)}, {words}: accuracy in %, mean ± standard deviation (seeds)"
-            shown.append(table(caption, ["method", base, *(f"+ {name}" for name in others)], rows))
+            shown.append(table(caption, ["method", *names], rows))
     return join(shown)
 
 
@@ -164,11 +168,17 @@ def _plain(values: dict[int, float]) -> tuple[str, float] | str:
 
 
 def _cell(one: Delta | None) -> tuple[str, float] | str:
-    if one is None:
-        return "-"
+    return "-" if one is None else (join((f"{one.mean:.1f}", _marked(one))), one.mean)
+
+
+def _gain(one: Delta | None) -> tuple[str, float] | str:
+    return "-" if one is None else (_marked(one), one.found.mean)
+
+
+def _marked(one: Delta) -> Markup:
     kind = ("up" if one.found.mean > 0 else "down") if one.found.shown else "not"
     said = _change(one) if one.found.shown else f"{_change(one)}, not shown"
-    return join((f"{one.mean:.1f}", tag("span", said, class_=f"delta {kind}"))), one.mean
+    return tag("span", said, class_=f"delta {kind}")
 
 
 def _change(one: Delta) -> str:

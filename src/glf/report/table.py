@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import product
 from statistics import mean, stdev
 from typing import Any, NamedTuple
@@ -51,7 +51,7 @@ def tables(content: dict[str, Any]) -> Iterator[tuple[str, list[list[str]]]]:
 
 
 class Delta(NamedTuple):
-    """A variant against the base: by how much it differs, over the seeds that both have."""
+    """A variant against the base or another: by how much it differs, over the seeds that both have."""
 
     data: str
     metric: str
@@ -61,15 +61,14 @@ class Delta(NamedTuple):
     found: Paired
 
 
-def deltas(content: dict[str, Any]) -> list[Delta]:
-    """Every difference to the base that there is, in the order of the tables."""
+def deltas(content: dict[str, Any], versus: Mapping[str, str] | None = None) -> list[Delta]:
+    """Every difference to the base that there is, in the order of the tables; or of variants to others."""
     found, base = cells(content), content["base"]
-    asked = product(
-        content["data"], METRICS, content["methods"], [name for name in content["variants"] if name != base]
-    )
+    if versus is None:
+        versus = {name: base for name in content["variants"] if name != base}
     every = []
-    for data, metric, method, variant in asked:
-        ours, theirs = found.get((data, metric, method, variant), {}), found.get((data, metric, method, base), {})
+    for data, metric, method, (variant, other) in product(content["data"], METRICS, content["methods"], versus.items()):
+        ours, theirs = found.get((data, metric, method, variant), {}), found.get((data, metric, method, other), {})
         if seeds := sorted(ours.keys() & theirs.keys()):
             values = [ours[seed] for seed in seeds]
             between = paired([theirs[seed] for seed in seeds], values)
