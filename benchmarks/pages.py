@@ -18,6 +18,7 @@ HERE = Path(__file__).parent
 RESULTS, STUDIES = HERE / "results" / "studies", HERE / "studies"
 MAPS = HERE / "results" / "feature_maps.svg"
 PAGE, README = HERE / "RESULTS.md", HERE.parent / "README.md"
+NOT_YET = "Not run yet."
 START, END = "<!-- written by benchmarks/pages.py -->", "<!-- until here -->"
 
 
@@ -33,6 +34,11 @@ def known_runs() -> dict[str, dict[str, Any]]:
     return {run["key"]: run for _, content in stored() for run in content["runs"]}
 
 
+def is_shown(content: dict[str, Any]) -> bool:
+    """Whether somebody has looked at what a study has found so far, and has said so in its file."""
+    return content["finding"] != NOT_YET
+
+
 def runs_missing(content: dict[str, Any]) -> int:
     """How many runs a study still lacks."""
     cells = len(content["data"]) * len(content["methods"]) * len(content["variants"]) * content["seeds"]
@@ -43,22 +49,29 @@ def results() -> str:
     """The page of all results."""
     how = "Written by `python benchmarks/pages.py` from `benchmarks/results`; `make study STUDY=name` runs one."
     head = f"# Results\n\n{how}\n"
-    parts = [section(content) for _, content in stored() if not runs_missing(content)]
-    missing = {name: runs_missing(content) for name, content in stored()}
-    if any(missing.values()):
-        under_way = ", ".join(f"{name} ({count} runs to go)" for name, count in missing.items() if count)
-        parts.append(f"Under way: {under_way}.\n")
+    parts = [section(content) for _, content in stored() if is_shown(content)]
+    begun = [f"{name} ({runs_missing(content)} runs to go)" for name, content in stored() if not is_shown(content)]
+    if begun:
+        parts.append(f"Begun: {', '.join(begun)}.\n")
     if MAPS.exists():
         parts.append(f"## Feature maps\n\n![t-SNE of test images' features]({MAPS.relative_to(HERE)})\n")
     return "\n".join([head, *parts, all_methods.page(json.loads(all_methods.OUT.read_text()))])
 
 
 def section(content: dict[str, Any]) -> str:
-    """A study, with the table that it has beside the usual ones."""
+    """A study, with the table that it has beside the usual ones; of one that is under way, what there is."""
+    text = markdown({**content, "finding": said(content)})
     if "also" not in content:
-        return markdown(content)
+        return text
     title, rows = content["also"]
-    return "\n".join([markdown(content), f"**{title}**", "", *lines(rows), ""])
+    return "\n".join([text, f"**{title}**", "", *lines(rows), ""])
+
+
+def said(content: dict[str, Any]) -> str:
+    """What was found, and how much of it is still to come."""
+    missing = runs_missing(content)
+    under_way = f" Under way: {missing} runs are to come; each cell says how many seeds it has." if missing else ""
+    return f"{content['finding']}{under_way}"
 
 
 def readme(text: str) -> str:
@@ -66,10 +79,10 @@ def readme(text: str) -> str:
     before, _, rest = text.partition(START)
     _, _, after = rest.partition(END)
     content = dict(stored()).get("headline")
-    if content is None or runs_missing(content):
+    if content is None or not is_shown(content):
         return text
     table = [line for title, rows in tables(content) for line in (f"**{title}**", "", *lines(rows), "")]
-    return "\n".join([before + START, content["finding"], "", *table, about(content), END]) + after
+    return "\n".join([before + START, said(content), "", *table, about(content), END]) + after
 
 
 def store(name: str, content: dict[str, Any]) -> None:
