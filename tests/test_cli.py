@@ -124,7 +124,7 @@ def test_mistakes_end_in_one_line_and_exit_code_two(
         ("pretrain --batch-size 1", "batch_size must be at least 2, got 1"),
         ("pretrain --lr -1", "lr must be at least 0, got -1.0"),
         ("pretrain --lr nan", "lr must be at least 0, got nan"),
-        ("pretrain --save-minutes 0", "save_minutes must be above 0, got 0.0"),
+        ("pretrain --lars-eta 0", "lars_eta must be above 0, got 0.0"),
         ("evaluate run --knn-k 0", "knn_k must be at least 1, got 0"),
         ("evaluate run --probe-rates 0.1 -1", "probe_rates must be above 0"),
         ("evaluate run --finetune-epochs 0", "finetune_epochs must be at least 1"),

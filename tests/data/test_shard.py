@@ -155,7 +155,7 @@ def test_a_folder_of_something_else_is_left_alone(name: str, few_images: str, tm
 
 
 def test_mistakes(few_images: str, tmp_path: Path, console: Console) -> None:
-    with pytest.raises(ValueError, match="one image at least, got 0"):
+    with pytest.raises(ValueError, match="per_shard must be at least 1, got 0"):
         written(few_images, tmp_path / "out", console, per_shard=0)
     written(few_images, tmp_path / "out", console)
     with pytest.raises(ValueError, match="is a stream of shards, which only pretraining reads"):

@@ -180,8 +180,8 @@ class PretrainConfig:
         at_least(self, epochs=1, batch_size=2, accumulate=1, devices=1, nodes=1, workers=0)
         at_least(self, image_size=1, limit=1, val_images=0, shuffle=1, epoch_images=1, prior_width=1, prior_size=1)
         at_least(self, probe_every=1, log_every=1, save_every=1, keep=0, prototypes=1)
-        at_least(self, lr=0, weight_decay=0, warmup_epochs=0, bias_lr=0)
-        above(self, lars_eta=0, save_minutes=0)
+        at_least(self, lr=0, weight_decay=0, warmup_epochs=0, bias_lr=0, save_minutes=0)
+        above(self, lars_eta=0)
 
 
 @dataclass(frozen=True, kw_only=True)
