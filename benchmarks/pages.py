@@ -17,6 +17,7 @@ from glf.report.table import about, lines, markdown, tables
 HERE = Path(__file__).parent
 RESULTS, STUDIES = HERE / "results" / "studies", HERE / "studies"
 MAPS = HERE / "results" / "feature_maps.svg"
+PRIOR = HERE / "results" / "prior.json"
 PAGE, README = HERE / "RESULTS.md", HERE.parent / "README.md"
 NOT_YET = "Not run yet."
 START, END = "<!-- written by benchmarks/pages.py -->", "<!-- until here -->"
@@ -26,7 +27,24 @@ def stored() -> Iterator[tuple[str, dict[str, Any]]]:
     """Every study that has been run, with the finding that stands in its file today."""
     for path in sorted(RESULTS.glob("*.json")):
         content, file = json.loads(path.read_text()), STUDIES / f"{path.stem}.toml"
-        yield path.stem, {**content, "finding": from_file(file, "tiny").finding} if file.exists() else content
+        if file.exists():
+            content["finding"] = from_file(file, "tiny").finding
+        yield path.stem, with_prior(content)
+
+
+def with_prior(content: dict[str, Any]) -> dict[str, Any]:
+    """A study with its prior among the references, where the prior was judged as the runs are."""
+    if not PRIOR.exists():
+        return content
+    found = json.loads(PRIOR.read_text())
+    data, names = found["data"], ("prior", "prior_size")
+    asked = [{**content["settings"], **variant} for variant in content["variants"].values()]
+    used = any(all(one.get(name) == found[name] for name in names) for one in asked)
+    how = content["judged"].get(data, {})
+    if not used or (how.get("split"), how.get("train")) != ("test", found["limit"]):
+        return content
+    rows = {seed: row for seed, row in found["rows"].items() if int(seed) < content["seeds"]}
+    return {**content, "references": {**content["references"], data: {**content["references"][data], "prior": rows}}}
 
 
 def known_runs() -> dict[str, dict[str, Any]]:

@@ -64,6 +64,19 @@ def test_every_study_that_is_shown_has_a_finding_and_says_what_it_lacks() -> Non
         assert ("Under way" in pages.said(content)) == (made < asked), name
 
 
+def test_the_prior_stands_in_the_tables_of_the_studies_that_trust_it() -> None:
+    stored = json.loads(pages.PRIOR.read_text())
+    content = dict(pages.stored())["headline"]
+    data = stored["data"]
+    assert set(content["references"][data]["prior"]) == {str(seed) for seed in range(content["seeds"])}
+    assert "| (prior) |" in pages.section(content)
+    alone = {**content, "references": {data: {"pixels": {}}}}
+    assert set(pages.with_prior({**alone, "seeds": 1})["references"][data]["prior"]) == {"0"}
+    held_out = {data: {**content["judged"][data], "split": "held-out part of train"}}
+    for other in ({"settings": {"prior": "pixels"}}, {"judged": held_out}, {"judged": {}}):
+        assert "prior" not in pages.with_prior({**alone, **other})["references"][data]
+
+
 def test_a_study_takes_over_what_another_has_run(
     few_images: str, tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,81 @@
+"""What the studies' prior knows by itself: judged as their runs are, on its own features.
+
+A gain through LPM comes from somewhere, and this row says from how far above. Written to benchmarks/results/prior.json,
+and shown as (prior) in every table of a study that uses it.
+
+Cost: every image goes through the prior once, twelve minutes on two cores; what a study has encoded is not done again.
+
+    python benchmarks/prior_alone.py --images cifar10.tar
+"""
+
+import argparse
+import json
+from typing import Any
+
+import numpy as np
+import pages
+import torch
+
+from glf import result
+from glf.data import sources
+from glf.data.loader import draw
+from glf.data.pack import cache_root
+from glf.evaluate.classify import hits
+from glf.evaluate.linear import linear_probe
+from glf.measure.neighbours import nearest_neighbours
+from glf.nn.features import extract
+from glf.nn.pretrained import pretrained
+
+PRIOR, SIZE = "timm:tf_efficientnet_lite0", 96
+LIMIT, SEEDS = 10_000, 5  # as the studies: so many labelled images, drawn by the run's seed
+
+
+def accuracies(train: np.ndarray, labels: np.ndarray, test: np.ndarray, truth: np.ndarray) -> dict[str, float]:
+    """The linear probe and 5-nn of the studies."""
+    x, y, z, t = (torch.from_numpy(np.ascontiguousarray(part)) for part in (train, labels, test, truth))
+    predicted = {
+        "knn5": nearest_neighbours(x, y, z, 5),
+        "linear": linear_probe(x, y, z, classes=int(y.max()) + 1)[0].argmax(1),
+    }
+    return {name: round(float(hits(found, t).double().mean()), 4) for name, found in predicted.items()}
+
+
+def judged(images: str) -> dict[str, dict[str, float]]:
+    """By seed, as a study stores its references."""
+    encoder = pretrained(PRIOR, size=SIZE)
+    splits = {name: sources.load(images, name) for name in ("train", "test")}
+    rows = {
+        name: extract(
+            encoder, part, cache=cache_root() / "prior", size=encoder.image_size, batch_size=256, label="prior"
+        )
+        for name, part in splits.items()
+    }
+    found = {}
+    for seed in range(SEEDS):
+        seen = draw(splits["train"].targets, LIMIT, seed)
+        found[str(seed)] = accuracies(
+            rows["train"][seen], splits["train"].targets[seen], rows["test"], splits["test"].targets
+        )
+        print(f"seed {seed}: {found[str(seed)]}", flush=True)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--images", required=True, help="as for glf pretrain")
+    options = parser.parse_args()
+    content: dict[str, Any] = {
+        "prior": PRIOR,
+        "prior_size": SIZE,
+        "limit": LIMIT,
+        "data": options.images,
+        "rows": judged(options.images),
+        **result.provenance(),
+        "command": f"python benchmarks/prior_alone.py --images {options.images}",
+    }
+    result.write(pages.PRIOR, json.dumps(content, indent=1) + "\n")
+    pages.write()
+
+
+if __name__ == "__main__":
+    main()
