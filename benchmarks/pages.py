@@ -17,6 +17,10 @@ from glf.report.table import about, lines, markdown, tables
 HERE = Path(__file__).parent
 RESULTS, STUDIES = HERE / "results" / "studies", HERE / "studies"
 MAPS = HERE / "results" / "feature_maps.svg"
+MAPS_READ = (
+    "1,500 test images as t-SNE draws their features (`python benchmarks/feature_maps.py`, seed 0 of the headline)."
+    " It shows neighbourhoods, not distances or densities; the accuracies above say more."
+)
 PRIOR = HERE / "results" / "prior.json"
 PAGE, README = HERE / "RESULTS.md", HERE.parent / "README.md"
 NOT_YET = "Not run yet."
@@ -72,7 +76,7 @@ def results() -> str:
     if begun:
         parts.append(f"Begun: {', '.join(begun)}.\n")
     if MAPS.exists():
-        parts.append(f"## Feature maps\n\n![t-SNE of test images' features]({MAPS.relative_to(HERE)})\n")
+        parts.append(f"## Feature maps\n\n{MAPS_READ}\n\n![t-SNE of test images' features]({MAPS.relative_to(HERE)})\n")
     return "\n".join([head, *parts, all_methods.page(json.loads(all_methods.OUT.read_text()))])
 
 
