@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pages
 import torch
+from prior_alone import PRIOR, SIZE
 from sklearn.metrics import roc_auc_score
 
 from glf.compare.compare import conduct
@@ -31,7 +32,6 @@ from glf.types import Embeddings
 
 OUT = Path("runs") / "outliers"
 NATIVE, FOREIGN, BATCH = 10_000, 2_000, 128
-PRIOR, SIZE = "timm:tf_efficientnet_lite0", 96
 FINDING = "Not run yet."
 
 

@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 RESULTS, STUDIES = HERE / "results" / "studies", HERE / "studies"
 MAPS = HERE / "results" / "feature_maps.svg"
 MAPS_READ = (
-    "1,500 test images as t-SNE draws their features (`python benchmarks/feature_maps.py`, seed 0 of the headline)."
+    "Test images as t-SNE draws their features (`python benchmarks/feature_maps.py`, seed 0 of the headline)."
     " It shows neighbourhoods, not distances or densities; the accuracies above say more."
 )
 PRIOR = HERE / "results" / "prior.json"
