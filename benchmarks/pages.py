@@ -11,7 +11,9 @@ from typing import Any
 import all_methods
 
 from glf import result
-from glf.compare.study import from_file
+from glf.compare.study import read
+from glf.report.comparison import sensitivity
+from glf.report.figures import drawing
 from glf.report.table import about, lines, markdown, tables
 
 HERE = Path(__file__).parent
@@ -21,6 +23,8 @@ MAPS_READ = (
     "Test images as t-SNE draws their features (`python benchmarks/feature_maps.py`, seed 0 of the headline)."
     " It shows neighbourhoods, not distances or densities; the accuracies above say more."
 )
+SWEEPS = ("nu", "upsilon", "effective_dim")  # which are drawn: Figures 5 and 6 of the paper, and how far rows look
+FIGURES = HERE / "results" / "figures"
 PRIOR = HERE / "results" / "prior.json"
 PAGE, README = HERE / "RESULTS.md", HERE.parent / "README.md"
 NOT_YET = "Not run yet."
@@ -28,12 +32,20 @@ START, END = "<!-- written by benchmarks/pages.py -->", "<!-- until here -->"
 
 
 def stored() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every study that has been run, with the finding that stands in its file today."""
-    for path in sorted(RESULTS.glob("*.json")):
-        content, file = json.loads(path.read_text()), STUDIES / f"{path.stem}.toml"
+    """Every study that has been run, with the finding that stands in its file today.
+
+    The headline first, then the others on the test split, then what was chosen on held-out images.
+    """
+    found = {path.stem: json.loads(path.read_text()) for path in RESULTS.glob("*.json")}
+    for name in sorted(found, key=lambda name: (name != "headline", not _on_test(found[name]), name)):
+        content, file = found[name], STUDIES / f"{name}.toml"
         if file.exists():
-            content["finding"] = from_file(file, "tiny").finding
-        yield path.stem, with_prior(content)
+            content["finding"] = read(file)["finding"]
+        yield name, with_prior(content)
+
+
+def _on_test(content: dict[str, Any]) -> bool:
+    return any(how["split"] == "test" for how in content["judged"].values())
 
 
 def with_prior(content: dict[str, Any]) -> dict[str, Any]:
@@ -71,8 +83,9 @@ def results() -> str:
     """The page of all results."""
     how = "Written by `python benchmarks/pages.py` from `benchmarks/results`; `make study STUDY=name` runs one."
     head = f"# Results\n\n{how}\n"
-    parts = [section(content) for _, content in stored() if is_shown(content)]
-    begun = [f"{name} ({runs_missing(content)} runs to go)" for name, content in stored() if not is_shown(content)]
+    studies = list(stored())
+    parts = [section(name, content) for name, content in studies if is_shown(content)]
+    begun = [f"{name} ({runs_missing(content)} runs to go)" for name, content in studies if not is_shown(content)]
     if begun:
         parts.append(f"Begun: {', '.join(begun)}.\n")
     if MAPS.exists():
@@ -80,13 +93,23 @@ def results() -> str:
     return "\n".join([head, *parts, all_methods.page(json.loads(all_methods.OUT.read_text()))])
 
 
-def section(content: dict[str, Any]) -> str:
-    """A study, with the table that it has beside the usual ones; of one that is under way, what there is."""
-    text = markdown({**content, "finding": said(content)})
-    if "also" not in content:
-        return text
-    title, rows = content["also"]
-    return "\n".join([text, f"**{title}**", "", *lines(rows), ""])
+def section(name: str, content: dict[str, Any]) -> str:
+    """A study, with the table and the figures that it has beside the usual ones; of one under way, what there is."""
+    parts = [markdown({**content, "finding": said(content)})]
+    if "also" in content:
+        title, rows = content["also"]
+        parts.append("\n".join([f"**{title}**", "", *lines(rows), ""]))
+    if drawn := [f"![{title}]({path.relative_to(HERE)})" for path, (title, _) in figures(name, content).items()]:
+        parts.append("\n".join([*drawn, ""]))
+    return "\n".join(parts)
+
+
+def figures(name: str, content: dict[str, Any]) -> dict[Path, tuple[str, str]]:
+    """Where the drawings of a sweep lie, with their titles and their SVG."""
+    if name not in SWEEPS:
+        return {}
+    charts = sensitivity(content)
+    return {FIGURES / f"{chart.key.replace('.', '_')}.svg": (chart.title, drawing(chart)) for chart in charts}
 
 
 def said(content: dict[str, Any]) -> str:
@@ -114,6 +137,11 @@ def store(name: str, content: dict[str, Any]) -> None:
 
 
 def write() -> None:
+    """The pages, and the figures that they show."""
+    for name, content in stored():
+        for path, (_, text) in figures(name, content).items() if is_shown(content) else ():
+            path.parent.mkdir(exist_ok=True)
+            result.write(path, text)
     PAGE.write_text(results())
     README.write_text(readme(README.read_text()))
 

@@ -44,6 +44,13 @@ def test_the_pages_are_those_of_the_stored_studies() -> None:
     assert pages.results() == pages.PAGE.read_text(), "python benchmarks/pages.py"
     text = pages.README.read_text()
     assert pages.readme(text) == text, "python benchmarks/pages.py"
+    drawn = {
+        path: svg
+        for name, one in pages.stored()
+        if pages.is_shown(one)
+        for path, (_, svg) in pages.figures(name, one).items()
+    }
+    assert {path: path.read_text() for path in pages.FIGURES.glob("*")} == drawn, "python benchmarks/pages.py"
     by_hand = text.replace(pages.START, f"{pages.START}\nADC always wins.")
     assert pages.readme(by_hand) == text
 
@@ -70,7 +77,7 @@ def test_the_prior_stands_in_the_tables_of_the_studies_that_trust_it() -> None:
     content = dict(pages.stored())["headline"]
     data = stored["data"]
     assert set(content["references"][data]["prior"]) == {str(seed) for seed in range(content["seeds"])}
-    assert "| (prior) |" in pages.section(content)
+    assert "| (prior) |" in pages.section("headline", content)
     alone = {**content, "references": {data: {"pixels": {}}}}
     assert set(pages.with_prior({**alone, "seeds": 1})["references"][data]["prior"]) == {"0"}
     held_out = {data: {**content["judged"][data], "split": "held-out part of train"}}

@@ -41,6 +41,24 @@ def test_a_variant_is_held_against_another_one_too() -> None:
     assert row[-1] == "-2.00 [-2.50, -1.50] (3)"
 
 
+def test_many_variants_of_one_method_stand_below_each_other() -> None:
+    many = {name: {} for name in ("none", "adc", "x", "y", "z")}
+    references = {"d": {"pixels": {"0": {"linear": 0.25}}}}
+    (found,) = tables(content(variants=many, references=references, versus={"adc": "none"}))
+    assert found == (
+        "d",
+        [
+            ["simclr", "linear probe", "5-nn"],
+            ["(pixels)", "25.0 (1)", "-"],
+            ["none", "51.0 ± 1.0 (3)", "25.5 ± 0.5 (3)"],
+            ["+ adc", "53.0, +2.00 [1.50, 2.50] (3)", "26.5, +1.00 [0.75, 1.25] (3)"],
+            *([f"+ {name}", "-", "-"] for name in "xyz"),
+            ["adc over none", "+2.00 [1.50, 2.50] (3)", "+1.00 [0.75, 1.25] (3)"],
+        ],
+    )
+    assert len(list(tables(content(variants=many, methods=["simclr", "byol"])))) == 2
+
+
 def test_only_seeds_that_both_have_are_compared() -> None:
     assert difference({0: 50.0, 1: 60.0, 2: 70.0}, {0: 51.0, 2: 71.0}) == "61.0, +1.00, not shown [1.00, 1.00] (2)"
     assert difference({0: 50.0}, {0: 51.0}) == "51.0, +1.00, not shown (1)"

@@ -194,12 +194,18 @@ def from_flags(config: CompareConfig) -> Study:
     )
 
 
-def from_file(path: Path, scale: str) -> Study:
-    """A study at one of its scales, whose values come on top of the file's own."""
+def read(path: Path) -> dict[str, Any]:
+    """What stands in a study's file, unchecked."""
     try:
-        content = tomllib.loads(path.read_text())
+        content: dict[str, Any] = tomllib.loads(path.read_text())
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path} is no TOML: {error}") from error
+    return content
+
+
+def from_file(path: Path, scale: str) -> Study:
+    """A study at one of its scales, whose values come on top of the file's own."""
+    content = read(path)
     scales = content.pop("scales", {})
     if scale not in scales:
         raise ValueError(f"{path} has no scale {scale!r}{nearest(scale, scales)} (it has: {', '.join(scales)})")

@@ -50,14 +50,19 @@ def write_comparison(folder: Path, content: dict[str, Any]) -> None:
 
 def write_charts(folder: Path, drawn: list[Chart]) -> None:
     """Each chart as a drawing, as a picture, and as the points it is made of."""
-    style = "svg { background: #fff }\n" + (files("glf.report") / "chart.css").read_text(encoding="utf-8")
     for chart in drawn:
         if chart.points():
             path = folder / re.sub(r"[^\w.-]+", "-", chart.key)
-            result.write(path.with_name(f"{path.name}.svg"), standalone(svg(chart), style))
+            result.write(path.with_name(f"{path.name}.svg"), drawing(chart))
             _picture(chart, path.with_name(f"{path.name}.png"))
             rows = [[one.name, p.x, p.y, p.low, p.high] for one in chart.series for p in one.points]
             result.write(path.with_name(f"{path.name}.csv"), _csv(["series", "x", "y", "low", "high"], rows))
+
+
+def drawing(chart: Chart) -> str:
+    """A chart as the text of an SVG file."""
+    style = "svg { background: #fff }\n" + (files("glf.report") / "chart.css").read_text(encoding="utf-8")
+    return standalone(svg(chart), style)
 
 
 def _map(run: Run) -> list[Chart]:

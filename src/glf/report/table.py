@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from glf.report.statistics import Paired, paired
 
 METRICS = {"linear": "linear probe", "linear_top5": "linear probe, top-5", "knn5": "5-nn"}
+PAPER_COLUMNS = 4  # base, + DCM, + LPM, + ADC
 Values = dict[int, float]  # by seed, in per cent
 
 
@@ -25,29 +26,50 @@ def cells(content: dict[str, Any]) -> dict[tuple[str, str, str, str], Values]:
 
 
 def tables(content: dict[str, Any]) -> Iterator[tuple[str, list[list[str]]]]:
-    """A title and rows for each set of images and metric; the first row is the head."""
+    """A title and rows for each set of images and metric; the first row is the head.
+
+    Where one method has more variants than the paper's tables have columns, one table has them below each other and
+    the metrics side by side.
+    """
     found = cells(content)
+    for data in content["data"]:
+        by_metric = {
+            words: _rows(content, found, data, metric)
+            for metric, words in METRICS.items()
+            if metric != "linear_top5" or any(key[:2] == (data, metric) for key in found)  # where classes are many
+        }
+        if len(content["methods"]) == 1 and len(content["variants"]) > PAPER_COLUMNS:
+            yield data, _turned(by_metric)
+        else:
+            yield from ((f"{data}, {words}", rows) for words, rows in by_metric.items())
+
+
+def _rows(
+    content: dict[str, Any], found: Mapping[tuple[str, str, str, str], Values], data: str, metric: str
+) -> list[list[str]]:
+    """The head, the references, and a row for each method."""
     others = [name for name in content["variants"] if name != content["base"]]
     versus = content.get("versus", {})
-    for data in content["data"]:
-        for metric, words in METRICS.items():
-            if metric == "linear_top5" and not any(key[:2] == (data, metric) for key in found):
-                continue  # only where there are many classes
-            rows = [["", content["base"], *(_named(name) for name in others)]]
-            rows[0] += [f"{one} over {other}" for one, other in versus.items()]
-            for name in content.get("references", {}).get(data, {}):
-                found_here = content["references"][data][name]
-                values = {int(seed): 100 * row[metric] for seed, row in found_here.items() if metric in row}
-                rows.append([f"({name})", spread(values), *("" for _ in [*others, *versus])])
-            for method in content["methods"]:
-                base = found[data, metric, method, content["base"]]
-                row = [difference(base, found[data, metric, method, name]) for name in others]
-                row += [
-                    gain(found[data, metric, method, other], found[data, metric, method, one])
-                    for one, other in versus.items()
-                ]
-                rows.append([method, spread(base), *row])
-            yield f"{data}, {words}", rows
+    rows = [["", content["base"], *(f"+ {name}" for name in others)]]
+    rows[0] += [f"{one} over {other}" for one, other in versus.items()]
+    for name, seeds in content.get("references", {}).get(data, {}).items():
+        values = {int(seed): 100 * row[metric] for seed, row in seeds.items() if metric in row}
+        rows.append([f"({name})", spread(values), *("" for _ in [*others, *versus])])
+    for method in content["methods"]:
+        of = {name: found.get((data, metric, method, name), {}) for name in content["variants"]}
+        row = [difference(of[content["base"]], of[name]) for name in others]
+        row += [gain(of[other], of[one]) for one, other in versus.items()]
+        rows.append([method, spread(of[content["base"]]), *row])
+    return rows
+
+
+def _turned(by_metric: Mapping[str, list[list[str]]]) -> list[list[str]]:
+    """The only method's tables in one: what stood in their heads stands in front."""
+    every = list(by_metric.values())
+    head, *references, method = every[0]
+    rows = [[method[0], *by_metric]]
+    rows += [[row[0], *(one[at][1] for one in every)] for at, row in enumerate(references, 1)]
+    return rows + [[name, *(one[-1][at] for one in every)] for at, name in enumerate(head) if at]
 
 
 class Delta(NamedTuple):
@@ -74,10 +96,6 @@ def deltas(content: dict[str, Any], versus: Mapping[str, str] | None = None) -> 
             between = paired([theirs[seed] for seed in seeds], values)
             every.append(Delta(data, metric, method, variant, mean(values), between))
     return every
-
-
-def _named(variant: str) -> str:
-    return f"+ {variant}"
 
 
 def spread(values: Values) -> str:
