@@ -54,13 +54,14 @@ def with_prior(content: dict[str, Any]) -> dict[str, Any]:
         return content
     found = json.loads(PRIOR.read_text())
     data, names = found["data"], ("prior", "prior_size")
-    asked = [{**content["settings"], **variant} for variant in content["variants"].values()]
-    used = any(all(one.get(name) == found[name] for name in names) for one in asked)
+    asked = {name: {**content["settings"], **variant} for name, variant in content["variants"].items()}
+    users = [name for name, one in asked.items() if all(one.get(key) == found[key] for key in names)]
     how = content["judged"].get(data, {})
-    if not used or (how.get("split"), how.get("train")) != ("test", found["limit"]):
+    if not users or (how.get("split"), how.get("train")) != ("test", found["limit"]):
         return content
     rows = {seed: row for seed, row in found["rows"].items() if int(seed) < content["seeds"]}
-    return {**content, "references": {**content["references"], data: {**content["references"][data], "prior": rows}}}
+    known_as = "prior" if len(users) == len(asked) else f"prior of {users[-1]}"
+    return {**content, "references": {**content["references"], data: {**content["references"][data], known_as: rows}}}
 
 
 def known_runs() -> dict[str, dict[str, Any]]:

@@ -80,6 +80,8 @@ def test_the_prior_stands_in_the_tables_of_the_studies_that_trust_it() -> None:
     assert "| (prior) |" in pages.section("headline", content)
     alone = {**content, "references": {data: {"pixels": {}}}}
     assert set(pages.with_prior({**alone, "seeds": 1})["references"][data]["prior"]) == {"0"}
+    several = pages.with_prior({**alone, "variants": {"none": {"prior": "pixels"}, "adc": {}}})
+    assert set(several["references"][data]) == {"pixels", "prior of adc"}
     held_out = {data: {**content["judged"][data], "split": "held-out part of train"}}
     for other in ({"settings": {"prior": "pixels"}}, {"judged": held_out}, {"judged": {}}):
         assert "prior" not in pages.with_prior({**alone, **other})["references"][data]
