@@ -100,8 +100,8 @@ def section(name: str, content: dict[str, Any]) -> str:
     if "also" in content:
         title, rows = content["also"]
         parts.append("\n".join([f"**{title}**", "", *lines(rows), ""]))
-    if drawn := [f"![{title}]({path.relative_to(HERE)})" for path, (title, _) in figures(name, content).items()]:
-        parts.append("\n".join([*drawn, ""]))
+    for path, (title, _) in figures(name, content).items():
+        parts.append(f"*{title}*\n\n![{title}]({path.relative_to(HERE)})\n")
     return "\n".join(parts)
 
 
