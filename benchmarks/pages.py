@@ -106,11 +106,10 @@ def section(name: str, content: dict[str, Any]) -> str:
 
 
 def figures(name: str, content: dict[str, Any]) -> dict[Path, tuple[str, str]]:
-    """Where the drawings of a sweep lie, with their titles and their SVG."""
-    if name not in SWEEPS:
+    """Where the drawings of a sweep that is shown lie, with their titles and their SVG."""
+    if name not in SWEEPS or not is_shown(content):
         return {}
-    charts = sensitivity(content)
-    return {FIGURES / f"{chart.key.replace('.', '_')}.svg": (chart.title, drawing(chart)) for chart in charts}
+    return {FIGURES / f"{chart.key}.svg": (chart.title, drawing(chart)) for chart in sensitivity(content)}
 
 
 def said(content: dict[str, Any]) -> str:
@@ -140,7 +139,7 @@ def store(name: str, content: dict[str, Any]) -> None:
 def write() -> None:
     """The pages, and the figures that they show."""
     for name, content in stored():
-        for path, (_, text) in figures(name, content).items() if is_shown(content) else ():
+        for path, (_, text) in figures(name, content).items():
             path.parent.mkdir(exist_ok=True)
             result.write(path, text)
     PAGE.write_text(results())
