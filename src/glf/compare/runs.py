@@ -17,6 +17,7 @@ from typing import Any
 
 from glf import result
 from glf.atomic import alone
+from glf.compare import THEN
 from glf.compare.study import Cell, Study, flags
 from glf.config import EvaluateConfig, PretrainConfig, Settled, from_dict, to_dict
 from glf.data.workers import cores, memory
@@ -127,13 +128,10 @@ class _Work:
         how = "--resume" if (run / LAST).exists() else "--overwrite"
         # A map and galleries of one seed are enough to look at, and cost a few seconds for each run.
         asked = self.study.judged(run, references=first, artifacts=cell.seed == 0)
-        commands = [["evaluate", str(run), *flags(asked)]]
+        command = ["evaluate", str(run), *flags(asked)]
         if not (run / result.FILE).exists():
-            commands.insert(0, ["pretrain", *flags(self.study.config(cell)), "--out", str(run), how])
-        for command in commands:
-            if why := self.call([*_GLF, *command], run.with_name(f".{run.name}.log"), {**os.environ, **place}, held):
-                return why
-        return None
+            command = ["pretrain", *flags(self.study.config(cell)), "--out", str(run), how, THEN, *command]
+        return self.call([*_GLF, *command], run.with_name(f".{run.name}.log"), {**os.environ, **place}, held)
 
     def call(self, command: list[str], log: Path, environment: Mapping[str, str], held: int) -> str | None:
         """Run a command with its output in a file; returns why it failed."""
