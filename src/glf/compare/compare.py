@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from glf import result
-from glf.compare.runs import judged, key, run_all
+from glf.compare.runs import judged, key, reference_key, run_all
 from glf.compare.study import Cell, Study, from_flags
 from glf.config import CompareConfig
 from glf.report.page import write_report
@@ -39,15 +39,19 @@ def conduct(
     console: Console | None = None,
     known: Mapping[str, dict[str, Any]] = MappingProxyType({}),
     keep: Callable[[dict[str, Any]], None] = lambda content: None,
+    references: bool = True,
 ) -> dict[str, Any]:
     """The same for a study that is there already, whatever fails.
 
     ``known`` are runs of other studies or machines by their key, which are not made again; ``keep`` is told what there
-    is after every run.
+    is after every run. Without ``references`` pixels and the untrained network are not judged.
     """
     console = console or Console()
     cells = list(study.cells())
     missing = [cell for cell in cells if key(study, cell) not in known]
+    first = (study.methods[0], next(iter(study.variants)))  # beside it, once for each set of images and seed
+    wanted = [cell for cell in missing if references and (cell.method, cell.variant) == first]
+    beside = {cell for cell in wanted if reference_key(study, cell) not in _references(known)}
     for line in (f"{study.title}: {len(cells)} runs in {out}, {len(cells) - len(missing)} known", study.cost):
         if line:
             console.print(line, highlight=False, soft_wrap=True, markup=False)
@@ -64,11 +68,16 @@ def conduct(
             progress.console.print(text, highlight=False, soft_wrap=True, markup=False)
             keep(write(study, out, failed, known))
 
-        run_all(study, missing, out, jobs, done)
+        run_all(study, missing, out, jobs, done, beside)
     content = write(study, out, failed, known)
     keep(content)
     console.print(markdown(content), highlight=False, soft_wrap=True, markup=False)
     return content
+
+
+def _references(known: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What pixels and the untrained network have reached beside runs that are known."""
+    return {run["reference"]: run["references"] for run in known.values() if run["references"]}
 
 
 def _said(study: Study, run: Path, why: str | None) -> str:
@@ -88,6 +97,7 @@ def record(study: Study, cell: Cell, out: Path) -> dict[str, Any] | None:
     found = content["evaluation"]
     return {
         "key": key(study, cell),
+        "reference": reference_key(study, cell),
         "values": found["rows"]["trained"],
         "references": {name: row for name, row in found["rows"].items() if name in REFERENCES},
         **{name: found[name] for name in JUDGED},
@@ -103,12 +113,13 @@ def write(
     references: dict[str, dict[str, dict[str, Any]]] = {}
     about: dict[str, Any] = result.provenance()
     sets: dict[str, Any] = {}
+    elsewhere = _references(known)
     for cell in study.cells():
         found = known.get(key(study, cell)) or record(study, cell, out)
         if found is None:
             continue
         runs.append({**found, **cell._asdict(), "place": str(cell.place)})
-        for name, row in found["references"].items():
+        for name, row in (found["references"] or elsewhere.get(found["reference"], {})).items():
             references.setdefault(cell.data, {}).setdefault(name, {})[str(cell.seed)] = row
         sets[cell.data] = {name: found[name] for name in JUDGED}
         about |= {name: found[name] for name in ("machine", "versions")}

@@ -26,19 +26,29 @@ from glf.train.saving import Stopped
 
 MEMORY_OF_A_RUN = 3 * 2**30  # a process with torch, its images and its activations, on a CPU
 _NOT_JUDGED = {"run", "references", "artifacts", "device", "batch_size", "root", "download"}  # say how, not what
+# What the rows of pixels and of the untrained network depend on, beside how they are judged.
+_SEEN = {"data", "limit", "val_images", "labels", "seed", "backbone", "image_size", "stem"}
 _SAFE = ["-P"] if sys.version_info >= (3, 11) else []  # what lies in the current folder is not imported
 _GLF = [sys.executable, *_SAFE, "-m", "glf"]
 
 
 def run_all(
-    study: Study, cells: Iterable[Cell], out: Path, jobs: int | None, done: Callable[[Cell, str | None], None]
+    study: Study,
+    cells: Iterable[Cell],
+    out: Path,
+    jobs: int | None,
+    done: Callable[[Cell, str | None], None],
+    beside: Set[Cell] = frozenset(),
 ) -> None:
-    """Every one of these cells that is not there yet; ``done`` hears of each, with what went wrong or None."""
+    """Every one of these cells that is not there yet; ``done`` hears of each, with what went wrong or None.
+
+    Those in ``beside`` are judged beside pixels and the untrained network, which takes minutes.
+    """
     cells = list(cells)
     for cell in cells:
         _check(study, cell, out / cell.place)
     free = places(study, jobs)
-    work = _Work(study, out, free)
+    work = _Work(study, out, free, beside)
     with _terminable(), ThreadPoolExecutor(len(free)) as pool:
         waiting = {pool.submit(work, cell) for cell in cells}
         try:
@@ -80,7 +90,16 @@ def judged(study: Study, run: Path) -> dict[str, Any] | None:
 
 def key(study: Study, cell: Cell) -> str:
     """A name for how a cell is trained and judged, whatever the study and the variant are called."""
-    said = [_said(study.config(cell), FREE | {"recipe"}), _said(study.judged(Path()), _NOT_JUDGED)]
+    return _digest(_said(study.config(cell), FREE | {"recipe"}), _said(study.judged(Path()), _NOT_JUDGED))
+
+
+def reference_key(study: Study, cell: Cell) -> str:
+    """A name for what pixels and the untrained network are judged on, and how: cells that share it share those rows."""
+    seen = {name: value for name, value in _said(study.config(cell), set()).items() if name in _SEEN}
+    return _digest(seen, _said(study.judged(Path()), _NOT_JUDGED))
+
+
+def _digest(*said: dict[str, Any]) -> str:
     return hashlib.blake2b(json.dumps(said, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
@@ -93,8 +112,8 @@ def _said(config: PretrainConfig | EvaluateConfig, but: Set[str]) -> dict[str, A
 class _Work:
     """Takes a cell and a place for it, and reports what went wrong. A call is made in a thread of its own."""
 
-    def __init__(self, study: Study, out: Path, free: list[dict[str, str]]) -> None:
-        self.study, self.out, self.free = study, out, free.copy()
+    def __init__(self, study: Study, out: Path, free: list[dict[str, str]], beside: Set[Cell]) -> None:
+        self.study, self.out, self.free, self.beside = study, out, free.copy(), beside
         self.lock, self.stopped = threading.Lock(), False
         self.running: set[subprocess.Popen[bytes]] = set()
 
@@ -123,11 +142,9 @@ class _Work:
             return None
         if run.exists() and not (run / CONFIG).exists():  # a kill fell between making the folder and its first file
             shutil.rmtree(run)
-        # Pixels and the untrained network are judged once for each set of images and seed.
-        first = (cell.method, cell.variant) == (self.study.methods[0], next(iter(self.study.variants)))
         how = "--resume" if (run / LAST).exists() else "--overwrite"
         # A map and galleries of one seed are enough to look at, and cost a few seconds for each run.
-        asked = self.study.judged(run, references=first, artifacts=cell.seed == 0)
+        asked = self.study.judged(run, references=cell in self.beside, artifacts=cell.seed == 0)
         command = ["evaluate", str(run), *flags(asked)]
         if not (run / result.FILE).exists():
             command = ["pretrain", *flags(self.study.config(cell)), "--out", str(run), how, THEN, *command]
