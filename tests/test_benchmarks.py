@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from glf.compare.compare import conduct
-from glf.compare.runs import key
+from glf.compare.runs import key, reference_key
 from glf.compare.study import Study
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
@@ -114,6 +114,19 @@ def test_a_study_takes_over_what_another_has_run(
     for changed in ({"judging": {"probe_epochs": 3}}, {"settings": {**settings, "epochs": 2}}):
         assert key(replace(one, **changed), cell) not in pages.known_runs()
     assert key(replace(one, settings={**settings, "workers": 0}), cell) in pages.known_runs(), "that changes no number"
+    # Another method, whose run is new: what pixels reach beside it is known all the same, and not judged again.
+    third = conduct(replace(one, methods=("simsiam",)), tmp_path / "three", console=console, known=pages.known_runs())
+    assert third["runs"][0]["references"] == {}
+    assert third["references"] == first["references"]
+    (other,) = replace(one, methods=("simsiam",)).cells()
+    assert reference_key(replace(one, methods=("simsiam",)), other) == first["runs"][0]["reference"]
+    for changed in (
+        {"judging": {"probe_epochs": 3}},
+        {"settings": {**settings, "limit": 50}},
+        {"data": ("fashion-mini",)},
+    ):
+        asked = replace(one, **changed)
+        assert reference_key(asked, next(asked.cells())) != first["runs"][0]["reference"]
 
 
 @pytest.mark.parametrize("method", ["byol", "moco"])

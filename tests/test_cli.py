@@ -177,3 +177,16 @@ def test_from_images_to_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     again = glf(*"pretrain --data small.npz --out r".split())
     assert again.returncode == 2
     assert "r exists already" in again.stderr
+
+
+def test_several_commands_in_one_process_end_with_the_first_that_fails() -> None:
+    def ask(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-m", "glf", *arguments], capture_output=True, text=True, timeout=120)
+
+    both = ask("methods", "simclr", "--then", "methods", "byol")
+    assert both.returncode == 0
+    assert [name in both.stdout for name in ("SimCLR", "BYOL")] == [True, True]
+    failed = ask("methods", "simclrr", "--then", "methods", "byol")
+    assert failed.returncode == 2
+    assert "did you mean 'simclr'" in failed.stderr
+    assert "BYOL" not in failed.stdout

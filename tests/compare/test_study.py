@@ -154,7 +154,7 @@ def test_the_command_line_of_a_run_says_its_configuration() -> None:
     )
     back = tyro.cli(PretrainConfig, args=flags(config), config=(tyro.conf.OmitArgPrefixes,))
     assert back == config
-    assert flags(PretrainConfig()) == ["--data", "fashion-mini", "--method", "simclr+adc", "--seed", "0"]
+    assert flags(PretrainConfig()) == ["--data", "fashion-mini", "--method", "simclr+lpm", "--seed", "0"]
 
 
 STUDIES = Path(__file__).parent.parent.parent / "benchmarks" / "studies"

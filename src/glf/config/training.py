@@ -51,7 +51,7 @@ class PretrainConfig:
     data: str = "fashion-mini"
     """A source's name, or the path of a folder, a .tar, an .npz or an .npy; or shards: a folder of them, a pattern like
     shard-{000000..000099}.tar, URLs (docs/streams.md)."""
-    method: str = "simclr+adc"
+    method: str = "simclr+lpm"
     """A method, with or without a constraint: simclr, byol+adc, vicreg+lpm (see `glf methods`)."""
     recipe: str | None = None
     """Settings by name: tiny, cifar, imagenet and the like; what is given beside it counts (see `glf methods NAME`)."""

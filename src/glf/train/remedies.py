@@ -18,9 +18,9 @@ REMEDIES = {
     ),
     "constant collapse": Remedy(
         "nothing that keeps images apart or too little weight on it, a learning rate that is too high, a teacher that"
-        " follows too fast",
+        " follows too fast, DCM with so much weight that it outweighs the others",
         "a method with a constraining part, or one added to it (--method NAME+isotropic, NAME+sphere; see glf methods);"
-        " a lower --lr; with a teacher, --momentum 0.99 1.0",
+        " a lower --lr; with a teacher, --momentum 0.99 1.0; with dcm or adc, a lower --nu",
     ),
     "cluster collapse": Remedy(
         "fewer prototypes or clusters than the data have kinds of images, prototypes that learn too early, or sharp"
