@@ -114,9 +114,7 @@ def test_overwriting_deletes_everything_and_the_configuration_last(
         patch.setattr(shutil, "rmtree", interrupt)
         with pytest.raises(KeyboardInterrupt):
             begun(run, overwrite=True)
-    assert directory.saved_config(run).method == PretrainConfig.method, (
-        "it is still a run, and can be overwritten again"
-    )
+    assert directory.saved_config(run).method == PretrainConfig.method, "still a run: it can be overwritten"
     with directory.made(directory.settle(PretrainConfig(out=run, overwrite=True, method="byol"))):
         assert {path.name for path in run.iterdir()} == {"config.json", ".run.lock"}
     assert directory.saved_config(run).method == "byol"
