@@ -121,7 +121,7 @@ def test_a_folder_and_nothing_else_and_the_same_run_again(tmp_path: Path, monkey
     shown = Console(file=io.StringIO(), width=200)
     small_files(tmp_path / "photos")
     pretrain(PretrainConfig(data="photos", device="cpu"), shown)
-    run = tmp_path / "runs" / "simclr-adc-photos-0"
+    run = tmp_path / "runs" / "simclr-lpm-photos-0"
     printed, log = shown.file.getvalue(), (run / "train.log").read_text()  # type: ignore[attr-defined]
     saved = saved_config(run)
     assert (saved.image_size, saved.backbone, saved.batch_size, saved.prior, saved.epochs) == (

@@ -137,7 +137,7 @@ def test_from_images_to_a_backbone_by_the_command_line_with_two_processes(
     command = [sys.executable, "-m", "glf", "pretrain", "--data", str(shards), "--out", str(tmp_path / "run"), *small]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert "simclr+adc" in done.stdout
+    assert "simclr+lpm" in done.stdout
     assert done.stdout.count("run       ") == 1
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, 6))
