@@ -9,11 +9,11 @@ from glf.cli import main
 from glf.compare import THEN
 
 if __name__ == "__main__":
-    asked = sys.argv[1:]
-    while True:
-        end = asked.index(THEN) if THEN in asked else len(asked)
-        sys.argv = ["glf", *asked[:end]]  # what a result names as its command
+    command: list[str] = []
+    for word in [*sys.argv[1:], THEN]:
+        if word != THEN:
+            command.append(word)
+            continue
+        sys.argv = ["glf", *command]  # what a result names as its command
         main()
-        if end == len(asked):
-            break
-        asked = asked[end + 1 :]
+        command = []

@@ -51,7 +51,8 @@ def conduct(
     missing = [cell for cell in cells if key(study, cell) not in known]
     first = (study.methods[0], next(iter(study.variants)))  # beside it, once for each set of images and seed
     wanted = [cell for cell in missing if references and (cell.method, cell.variant) == first]
-    beside = {cell for cell in wanted if reference_key(study, cell) not in _references(known)}
+    elsewhere = _references(known)
+    beside = {cell for cell in wanted if reference_key(study, cell) not in elsewhere}
     for line in (f"{study.title}: {len(cells)} runs in {out}, {len(cells) - len(missing)} known", study.cost):
         if line:
             console.print(line, highlight=False, soft_wrap=True, markup=False)
