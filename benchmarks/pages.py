@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import all_methods
+import machines
 
 from glf import result
 from glf.compare.study import read
@@ -64,9 +65,14 @@ def with_prior(content: dict[str, Any]) -> dict[str, Any]:
     return {**content, "references": {**content["references"], data: {**content["references"][data], known_as: rows}}}
 
 
-def known_runs() -> dict[str, dict[str, Any]]:
-    """Every run of every study that is stored, by what it is."""
-    return {run["key"]: run for _, content in stored() for run in content["runs"]}
+def known_runs(study: str = "", machine: dict[str, Any] | None = None) -> dict[str, dict[str, Any]]:
+    """Every run of every study that is stored, by what it is; those of one machine alone, if it is given.
+
+    Of a run that two machines have made, a study keeps its own.
+    """
+    contents = dict(stored())
+    runs = [run for name in sorted(contents, key=lambda name: name == study) for run in contents[name]["runs"]]
+    return {run["key"]: run for run in runs if machine in (None, run["machine"])}
 
 
 def is_shown(content: dict[str, Any]) -> bool:
@@ -89,6 +95,8 @@ def results() -> str:
     begun = [f"{name} ({runs_missing(content)} runs to go)" for name, content in studies if not is_shown(content)]
     if begun:
         parts.append(f"Begun: {', '.join(begun)}.\n")
+    if same := machines.section(content for _, content in studies):
+        parts.append(same)
     if MAPS.exists():
         parts.append(f"## Feature maps\n\n{MAPS_READ}\n\n![t-SNE of test images' features]({MAPS.relative_to(HERE)})\n")
     return "\n".join([head, *parts, all_methods.page(json.loads(all_methods.OUT.read_text()))])

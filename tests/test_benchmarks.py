@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -18,6 +19,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 import all_methods  # noqa: E402
+import machines  # noqa: E402
 import pages  # noqa: E402
 from speed.__main__ import page  # noqa: E402 (the folder is no package of glf)
 from speed.timing import Row, interleaved  # noqa: E402
@@ -127,6 +129,37 @@ def test_a_study_takes_over_what_another_has_run(
     ):
         asked = replace(one, **changed)
         assert reference_key(asked, next(asked.cells())) != first["runs"][0]["reference"]
+
+
+def made(processor: str, *values: float, variant: str = "none") -> list[dict[str, Any]]:
+    """A run of each seed, by this kind of machine."""
+    return [
+        {"key": f"{variant}{seed}", "data": "d", "method": "simclr", "variant": variant, "seed": seed,
+         "values": {"knn5": value}, "machine": {"processor": processor}}
+        for seed, value in enumerate(values)
+    ]  # fmt: skip
+
+
+def test_runs_that_two_machines_have_made_say_what_chance_is_worth() -> None:
+    adc = {"adc": {"constrain": "adc", "nu": 0.3}}
+    one = {"variants": {"none": {}, **adc}, "runs": [*made("P", 0.4, 0.5), *made("P", 0.7, variant="adc")]}
+    two = {"variants": {"plain": {"nu": 0.3}}, "runs": [{**run, "variant": "plain"} for run in made("Q", 0.42, 0.5)]}
+    assert machines.section([one]) == ""
+    assert machines.twice([one, two])["methods"] == ["simclr"], "the shorter name; adc was made once"
+    text = machines.section([one, two])
+    assert "5-nn +1.00 [-11.71, 13.71] over 2 pairs, a single one ± 1.41." in text
+    assert "| simclr | 45.0 ± 7.1 (2) | 46.0, +1.00, not shown [-11.71, 13.71] (2) |" in text
+
+
+def test_a_study_keeps_its_own_of_two_machines_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "RESULTS", tmp_path)
+    for name, processor in (("one", "P"), ("two", "Q")):
+        pages.store(name, {"judged": {}, "settings": {}, "variants": {}, "runs": made(processor, 0.5)})
+    (first,) = pages.known_runs("one").values()
+    (second,) = pages.known_runs("two").values()
+    assert [run["machine"]["processor"] for run in (first, second)] == ["P", "Q"]
+    assert list(pages.known_runs("one", {"processor": "Q"}).values()) == [second]
+    assert pages.known_runs("one", {"processor": "R"}) == {}
 
 
 @pytest.mark.parametrize("method", ["byol", "moco"])

@@ -97,7 +97,7 @@ def a_comparison(path: Path, **changed: Any) -> Path:
     """A comparison over a setting, with the map of its base."""
     runs = [
         {"data": "d", "method": "simclr", "variant": variant, "seed": seed, "place": f"d/simclr/{variant}/{seed}",
-         "values": {"linear": value, "knn5": value / 2}}
+         "values": {"linear": value, "knn5": value / 2}, "machine": {"processor": "P", "cores": 2}}
         for variant, values in VALUES.items()
         for seed, value in enumerate(values)
     ]  # fmt: skip

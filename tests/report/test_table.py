@@ -14,15 +14,23 @@ VALUES = {
     ("adc", 1): 0.542,
     ("adc", 2): 0.528,
 }
+HERE = {"machine": {"processor": "P", "cores": 2}}
 
 
 def content(**changed: Any) -> dict[str, Any]:
     runs = [
-        {"data": "d", "method": "simclr", "variant": variant, "seed": seed, "values": {"linear": v, "knn5": v / 2}}
+        {
+            "data": "d",
+            "method": "simclr",
+            "variant": variant,
+            "seed": seed,
+            "values": {"linear": v, "knn5": v / 2},
+            **HERE,
+        }
         for (variant, seed), v in VALUES.items()
     ]
     about = {"title": "A <study>", "methods": ["simclr"], "data": ["d"], "base": "none", "failed": {"d/x/0": "no & no"}}
-    where = {"machine": {"processor": "P", "cores": 2}, "versions": {"torch": "2"}, "command": "glf compare"}
+    where = {**HERE, "versions": {"torch": "2"}, "command": "glf compare"}
     how = {"protocols": {"linear": "linear probe", "knn5": "5-nn"}, "test": 9, "train": 99, "split": "test"}
     return {**about, **where, "judged": {"d": how}, "variants": {"none": {}, "adc": {}}, "runs": runs, **changed}
 
@@ -75,6 +83,13 @@ def test_missing_runs_are_gaps_and_failures_are_listed() -> None:
     text = markdown(content(runs=[], judged={}))
     assert "| simclr | - | - |" in text
     assert "- failed: d/x/0: no & no" in text
+
+
+def test_every_kind_of_machine_is_named() -> None:
+    assert "`glf compare`; P, 2 cores; torch 2." in markdown(content())
+    runs = content()["runs"]
+    elsewhere = {**runs[0], "machine": {"processor": "Q", "cores": 8}}
+    assert "`glf compare`; Q, 8 cores and P, 2 cores; torch 2." in markdown(content(runs=[elsewhere, *runs[1:]]))
 
 
 def test_references_without_labels_leave_gaps() -> None:

@@ -156,14 +156,18 @@ def lines(rows: list[list[str]]) -> list[str]:
 
 def about(content: dict[str, Any]) -> str:
     """How to read it, and where it comes from."""
-    machine, versions = content["machine"], content["versions"]
+    machines = dict.fromkeys(_machine(run["machine"]) for run in content["runs"]) or [_machine(content["machine"])]
     return (
         "Mean ± standard deviation (seeds); behind a comma the mean difference to the base over the seeds that both"
         " have, which share initial weights, batches and augmentations, with its 95 % t-interval. An interval that"
         " includes zero, or fewer than three pairs, show nothing."
-        f" `{content['command']}`; {machine['processor']}, {machine['cores']} cores; torch {versions['torch']}."
+        f" `{content['command']}`; {' and '.join(machines)}; torch {content['versions']['torch']}."
         f"{''.join(_judged(data, how) for data, how in content['judged'].items())}"
     )
+
+
+def _machine(machine: dict[str, Any]) -> str:
+    return f"{machine['processor']}, {machine['cores']} cores"
 
 
 def _judged(data: str, how: dict[str, Any]) -> str:
