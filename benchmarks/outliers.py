@@ -33,7 +33,13 @@ from glf.types import Embeddings
 
 OUT = Path("runs") / "outliers"
 NATIVE, FOREIGN, BATCH = 10_000, 2_000, 128
-FINDING = "Not run yet."
+FINDING = (
+    "The weights do not find foreign images, and nothing shows that they matter. Fashion-MNIST's are each other's"
+    " near neighbours, so their rows are sharper than native ones (1.4 nats against 2.6), and their anchors weigh"
+    " twice as much (1.77 against 0.85). Images with shuffled pixels have rows nearly as flat as native ones. At"
+    " thrice the default weight of DCM, runs with the weights and without them end within a quarter of a point of"
+    " each other, which is not shown."
+)
 
 
 def of_a_kind(others: np.ndarray, generator: np.random.Generator) -> np.ndarray:
@@ -112,9 +118,10 @@ def main() -> None:
     told = {kind: found(path) for kind, path in paths.items()}
     also = ["The prior's rows of native and foreign images", rows_of(told)]
     print("\n".join(lines(rows_of(told))))
+    command = f"python benchmarks/outliers.py --images {options.images}"
 
     def keep(content: dict[str, Any]) -> None:
-        pages.store("outliers", {**content, "finding": FINDING, "also": also})
+        pages.store("outliers", {**content, "finding": FINDING, "also": also, "command": command})
 
     asked = study(options.images, tuple(str(path) for path in paths.values()))
     conduct(asked, OUT, options.jobs, known=pages.known_runs(), keep=keep, references=False)
