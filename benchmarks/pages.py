@@ -71,8 +71,13 @@ def known_runs(study: str = "", machine: dict[str, Any] | None = None) -> dict[s
     Of a run that two machines have made, a study keeps its own.
     """
     contents = dict(stored())
-    runs = [run for name in sorted(contents, key=lambda name: name == study) for run in contents[name]["runs"]]
-    return {run["key"]: run for run in runs if machine in (None, run["machine"])}
+    known: dict[str, dict[str, Any]] = {}
+    for name in sorted(contents, key=lambda name: name == study):
+        for run in contents[name]["runs"]:
+            if machine in (None, run["machine"]):
+                beside = run["references"] or known.get(run["key"], run)["references"]
+                known[run["key"]] = {**run, "references": beside}
+    return known
 
 
 def is_shown(content: dict[str, Any]) -> bool:

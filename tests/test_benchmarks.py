@@ -135,7 +135,7 @@ def made(processor: str, *values: float, variant: str = "none") -> list[dict[str
     """A run of each seed, by this kind of machine."""
     return [
         {"key": f"{variant}{seed}", "data": "d", "method": "simclr", "variant": variant, "seed": seed,
-         "values": {"knn5": value}, "machine": {"processor": processor}}
+         "values": {"knn5": value}, "references": {}, "machine": {"processor": processor}}
         for seed, value in enumerate(values)
     ]  # fmt: skip
 
@@ -160,6 +160,9 @@ def test_a_study_keeps_its_own_of_two_machines_runs(tmp_path: Path, monkeypatch:
     assert [run["machine"]["processor"] for run in (first, second)] == ["P", "Q"]
     assert list(pages.known_runs("one", {"processor": "Q"}).values()) == [second]
     assert pages.known_runs("one", {"processor": "R"}) == {}
+    beside = {"pixels": {"knn5": 0.3}}
+    pages.store("one", {**dict(pages.stored())["one"], "runs": [{**first, "references": beside}]})
+    assert pages.known_runs("two") == {second["key"]: {**second, "references": beside}}, "what pixels reach is kept"
 
 
 @pytest.mark.parametrize("method", ["byol", "moco"])
