@@ -95,9 +95,12 @@ def test_the_table_of_methods_is_the_one_of_the_library() -> None:
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_picture_shows_what_the_library_computes(name: str) -> None:
-    assert rounded(PICTURES[name]()) == {
-        key: pytest.approx(value, rel=1e-4, abs=1e-6) for key, value in STORED[name].items()
-    }, "run scripts/make_pictures.py"
+    found, stored = rounded(PICTURES[name]()), dict(STORED[name])
+    if name == "runaway":  # for ever undone, z takes another path on every kind of processor: 2 % apart after 100 steps
+        assert found["held fixed"] == pytest.approx(stored["held fixed"], rel=0.05)
+        stored["held fixed"], found["held fixed"] = stored["held fixed"][:40], found["held fixed"][:40]
+    expected = {key: pytest.approx(value, rel=1e-4, abs=1e-6) for key, value in stored.items()}
+    assert found == expected, "run scripts/make_pictures.py"
 
 
 def test_pictures_are_drawn_from_the_stored_numbers(tmp_path: Path) -> None:
