@@ -24,7 +24,7 @@ install: .venv/installed ## Create .venv and install glf with everything its tes
 
 pretrain: install ## Train simclr+adc on the embedded images, judge it, write a page about it
 	@echo "== training simclr+adc on fashion-mini (10,000 embedded images) into $(RUN)"
-	@$(BIN)/glf pretrain --method simclr+adc --data fashion-mini --views gentle --batch-size 128 --epochs 12 \
+	@$(BIN)/glf pretrain --method simclr+adc --data fashion-mini --augment gentle --batch-size 128 --epochs 12 \
 		--out $(RUN) --overwrite
 	@echo "== judging the backbone on the test split, next to raw pixels and the untrained network"
 	@$(BIN)/glf evaluate $(RUN) --suite knn linear geometry theory

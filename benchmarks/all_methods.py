@@ -13,15 +13,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from glf.compare.compare import conduct
-from glf.compare.study import Study
-from glf.constrain.distribution import LAWS
+from glf.comparison.conduct import conduct
+from glf.comparison.study import Study
+from glf.constrain.target_distribution import TARGET_DISTRIBUTIONS
 from glf.methods import METHODS
 
 HERE = Path(__file__).parent
 RUNS = HERE.parent / "runs" / "all_methods"
 OUT = HERE / "results" / "all_methods.json"
-SPECS = [*METHODS, *(f"align+{law}" for law in LAWS)]
+SPECS = [*METHODS, *(f"align+{law}" for law in TARGET_DISTRIBUTIONS)]
 TRAIN, VAL = 5_000, 500
 REFERENCES = ("pixels", "untrained")
 OWN = "the law has the batch's own mean and covariance, and a point is such a law too: it forbids no collapse"
@@ -87,8 +87,8 @@ def main() -> None:
         seeds=1,
         base="alone",
         variants={"alone": {}},
-        settings={"recipe": "tiny", "limit": TRAIN + VAL, "val_images": VAL},
-        judging={"limit": TRAIN + VAL},
+        settings={"recipe": "tiny", "max_images": TRAIN + VAL, "val_images": VAL},
+        evaluation={"max_images": TRAIN + VAL},
     )
     content = collected(conduct(study, RUNS, options.jobs), options.images)
     OUT.write_text(json.dumps(content, indent=1) + "\n")

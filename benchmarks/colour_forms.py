@@ -19,13 +19,13 @@ import numpy as np
 import torch
 
 from glf import result
-from glf.config import Settled
+from glf.config.training import ResolvedPretrainConfig
 from glf.data import sources
-from glf.evaluate.linear import linear_probe
+from glf.data.images import split_held_out
+from glf.evaluation.probes import linear_probe
 from glf.measure.neighbours import nearest_neighbours
 from glf.nn.features import encode
 from glf.nn.weights import load_backbone
-from glf.train.feed import split
 from glf.train.run import pretrain
 
 HERE = Path(__file__).parent
@@ -33,13 +33,13 @@ OUT = HERE / "results" / "colour_forms.json"
 FORMS = ("exact", "fused")
 
 
-def one(config: Settled) -> dict[str, float]:
+def one(config: ResolvedPretrainConfig) -> dict[str, float]:
     """Train, then judge on the images that were held out of the training split."""
     pretrain(config)
     assert config.out is not None
     backbone = load_backbone(config.out)
     images = sources.load(config.data, "train", size=config.image_size)
-    train, val = split(images, config)
+    train, val = split_held_out(images, config)
     x, queries = (
         torch.from_numpy(np.concatenate(list(encode(backbone, images, rows=rows, size=backbone.image_size))))
         for rows in (train, val)
@@ -55,23 +55,23 @@ def one(config: Settled) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", default="cifar10")
-    parser.add_argument("--views", default="symmetric")
+    parser.add_argument("--augment", default="symmetric")
     parser.add_argument("--seeds", type=int, default=5)
     options = parser.parse_args()
     found: dict[str, Any] = json.loads(OUT.read_text()) if OUT.exists() else {}
     for seed, form in product(range(options.seeds), FORMS):
-        name = f"{options.views} {form} {seed}"
+        name = f"{options.augment} {form} {seed}"
         if name in found.get("runs", {}):
             continue
-        config = Settled(
+        config = ResolvedPretrainConfig(
             data=options.data,
             method="simclr",
-            views=options.views,
+            augment=options.augment,
             colours=form,
             seed=seed,
             epochs=8,
             batch_size=128,
-            limit=12_000,
+            max_images=12_000,
             val_images=2_000,
             probe_every=8,
             out=HERE.parent / "runs" / "colour_forms" / name.replace(" ", "-"),

@@ -19,7 +19,7 @@ from sklearn.manifold import TSNE
 from glf.data import sources
 from glf.nn.features import encode
 from glf.nn.weights import load_backbone
-from glf.train.directory import saved_config
+from glf.rundir import saved_config
 
 RUNS = Path("runs") / "headline"
 VARIANTS = ("none", "adc")

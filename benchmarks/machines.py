@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from statistics import stdev
 from typing import Any
 
-from glf.report.statistics import paired
-from glf.report.table import METRICS, cells, lines, tables
+from glf.reporting.statistics import paired
+from glf.reporting.study_tables import METRICS, cells, lines, tables
 
 TITLE = "The same runs on two kinds of machine"
 READ = (

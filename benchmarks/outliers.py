@@ -20,15 +20,15 @@ import torch
 from prior_alone import PRIOR, SIZE
 from sklearn.metrics import roc_auc_score
 
-from glf.compare.compare import conduct
-from glf.compare.study import Study
-from glf.constrain import kernels
-from glf.constrain.adc import outlier_weight
-from glf.constrain.rows import Rows
+from glf.comparison.conduct import conduct
+from glf.comparison.study import Study
+from glf.constrain.adc import kernels
+from glf.constrain.adc.equations import outlier_weight
+from glf.constrain.adc.neighbours import NeighbourDistributions
 from glf.data import sources
-from glf.data.pack import cache_root
+from glf.data.image_cache import cache_root
 from glf.nn.prior import prior_rows
-from glf.report.table import lines
+from glf.reporting.study_tables import lines
 from glf.types import Embeddings
 
 OUT = Path("runs") / "outliers"
@@ -76,7 +76,7 @@ def found(path: Path) -> dict[str, float]:
     order = torch.randperm(len(prior), generator=torch.Generator().manual_seed(0))[: len(prior) // BATCH * BATCH]
     entropies, weights = [], []
     for batch in order.split(BATCH):
-        rows = Rows().pre(Embeddings(z=torch.zeros(2, BATCH, 2), prior=prior[batch]))
+        rows = NeighbourDistributions().pre(Embeddings(z=torch.zeros(2, BATCH, 2), prior=prior[batch]))
         entropies.append(kernels.entropy(rows))
         weights.append(outlier_weight(entropies[-1]))
     entropy, weight, foreign = torch.cat(entropies), torch.cat(weights), order >= NATIVE
@@ -105,7 +105,7 @@ def study(images: str, data: tuple[str, ...]) -> Study:
         base="dcm+lpm",
         variants={name: {"constrain": name, "nu": 1.0} for name in ("dcm+lpm", "adc")},
         settings={"recipe": "tiny", "epochs": 4, "val_images": 0, "prior": PRIOR, "prior_size": SIZE},
-        judging={"data": images, "limit": NATIVE},
+        evaluation={"data": images, "max_images": NATIVE},
     )
 
 

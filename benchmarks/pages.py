@@ -12,10 +12,10 @@ import all_methods
 import machines
 
 from glf import result
-from glf.compare.study import read
-from glf.report.comparison import sensitivity
-from glf.report.figures import drawing
-from glf.report.table import about, lines, markdown, tables
+from glf.comparison.study import read
+from glf.reporting.comparison_page import sensitivity
+from glf.reporting.figures import drawing
+from glf.reporting.study_tables import about, lines, markdown, tables
 
 HERE = Path(__file__).parent
 RESULTS, STUDIES = HERE / "results" / "studies", HERE / "studies"

@@ -18,10 +18,9 @@ import torch
 
 from glf import result
 from glf.data import sources
-from glf.data.loader import draw
-from glf.data.pack import cache_root
-from glf.evaluate.classify import hits
-from glf.evaluate.linear import linear_probe
+from glf.data.image_cache import cache_root
+from glf.data.images import stratified_sample
+from glf.evaluation.probes import hits, linear_probe
 from glf.measure.neighbours import nearest_neighbours
 from glf.nn.features import extract
 from glf.nn.pretrained import pretrained
@@ -52,7 +51,7 @@ def judged(images: str) -> dict[str, dict[str, float]]:
     }
     found = {}
     for seed in range(SEEDS):
-        seen = draw(splits["train"].targets, LIMIT, seed)
+        seen = stratified_sample(splits["train"].targets, LIMIT, seed)
         found[str(seed)] = accuracies(
             rows["train"][seen], splits["train"].targets[seen], rows["test"], splits["test"].targets
         )
@@ -67,7 +66,7 @@ def main() -> None:
     content: dict[str, Any] = {
         "prior": PRIOR,
         "prior_size": SIZE,
-        "limit": LIMIT,
+        "max_images": LIMIT,
         "data": options.images,
         "rows": judged(options.images),
         **result.provenance(),

@@ -29,14 +29,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # processes are forked from one t
 import timm  # noqa: F401 (here, or every process would load it)
 import torch
 
-from glf import checkpoint, result
-from glf.config import PretrainConfig
-from glf.train import directory
+from glf import checkpoint, result, rundir
+from glf.config.training import PretrainConfig
 from glf.train.run import pretrain
 
 STORED = Path(__file__).parent / "results" / "soak.json"
 STEPS_PER_EPOCH, BATCH = 9, 32
-TIMES = {"images_per_second", "waiting"}  # how fast it was, not what was learnt
+TIMES = {"images_per_second", "data_wait"}  # how fast it was, not what was learnt
 
 
 def settings(method: str, epochs: int) -> PretrainConfig:
@@ -100,23 +99,23 @@ def killed(number: int, run: Path, chance: random.Random) -> str | None:
     before, writing = steps(run), chance.random() < 0.5
     moments = waiting(number)
     for _ in moments:
-        if (run / directory.LAST).exists() and steps(run) > before:
+        if (run / rundir.LAST).exists() and steps(run) > before:
             break
     else:
         return None
     again = time.monotonic() + chance.uniform(0, 0.3)
     for _ in moments:
-        half = list((run / directory.LAST.parent).glob(f".*.{number}"))
+        half = list((run / rundir.LAST.parent).glob(f".*.{number}"))
         if half if writing else time.monotonic() > again:
             os.kill(number, signal.SIGKILL)
             os.waitpid(number, 0)
-            return "writing" if list((run / directory.LAST.parent).glob(f".*.{number}")) else "any"
+            return "writing" if list((run / rundir.LAST.parent).glob(f".*.{number}")) else "any"
     return None
 
 
 def learnt(run: Path) -> dict[str, Any]:
     """Everything that must be the same."""
-    saved = checkpoint.load(run / directory.LAST)
+    saved = checkpoint.load(run / rundir.LAST)
     state = {name: saved[name] for name in ("state_dict", "optimizer_states", "lr_schedulers", "epoch", "global_step")}
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return {**state, "metrics": [{k: v for k, v in line.items() if k not in TIMES} for line in lines]}
@@ -138,9 +137,7 @@ def soak(method: str, kills: int, seed: int, folder: Path) -> dict[str, Any]:
     chance, counts, number = random.Random(seed), {"any": 0, "writing": 0}, 0
     run, alone = folder / "killed", folder / "alone"
     while True:
-        number = child(
-            replace(config, out=run, save_minutes=0.0, resume=(run / directory.LAST).exists(), overwrite=False)
-        )
+        number = child(replace(config, out=run, save_minutes=0.0, resume=(run / rundir.LAST).exists(), overwrite=False))
         when = killed(number, run, chance) if sum(counts.values()) < kills else None
         if when is None:
             break
@@ -151,7 +148,7 @@ def soak(method: str, kills: int, seed: int, folder: Path) -> dict[str, Any]:
         pass
     mine, theirs = learnt(run), learnt(alone)
     differs = [name for name in theirs if not same(mine[name], theirs[name])]
-    left = [path.name for path in (run / directory.LAST.parent).glob(".*")]
+    left = [path.name for path in (run / rundir.LAST.parent).glob(".*")]
     total = config.epochs * STEPS_PER_EPOCH
     return {"method": method, "steps": total, "kills": counts, "differs": differs, "leftovers": left}
 

@@ -15,8 +15,8 @@ from typing import Any
 import pages
 
 from glf import result
-from glf.compare.compare import conduct
-from glf.compare.study import from_file
+from glf.comparison.conduct import conduct
+from glf.comparison.study import from_file
 
 RUNS = Path("runs")
 

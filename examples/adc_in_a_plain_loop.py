@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 from torchvision.transforms import v2
 
-from glf import ADC  # 1
-from glf.data.sources import load
+from glf.constrain.adc.equations import ADC
+from glf.data.sources import load  # 1
 
 torch.manual_seed(0)
 pixels = torch.from_numpy(load("fashion-mini").pixels[:1024]).permute(0, 3, 1, 2).float() / 255

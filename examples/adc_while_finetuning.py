@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional as F
 from torchvision.transforms import v2
 
-from glf import ADC  # 1
-from glf.data.sources import load
+from glf.constrain.adc.equations import ADC
+from glf.data.sources import load  # 1
 
 torch.manual_seed(0)
 images = load("fashion-mini")

@@ -14,8 +14,8 @@ from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from glf import ADC  # 1
-from glf.data.sources import load
+from glf.constrain.adc.equations import ADC
+from glf.data.sources import load  # 1
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 

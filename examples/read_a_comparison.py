@@ -23,7 +23,7 @@ def tiny(place: Path) -> Path:
     settings = {"epochs": "1", "batch_size": "64", "device": "cpu"}
     glf.compare(
         methods=("simclr",), constrain=("none", "adc"), seeds=1, data=(str(place / "few.npz"),), out=place / "runs",
-        settings=settings, judging={"probe_epochs": "5", "device": "cpu"}, jobs=1,
+        settings=settings, evaluation={"probe_epochs": "5", "device": "cpu"}, jobs=1,
     )  # fmt: skip
     return place / "runs" / "compare.json"
 

@@ -5,7 +5,13 @@ Run: python examples/swap_a_term.py
 
 import torch
 
-from glf import ADC, MSE, Covariance, Embeddings, LogPartition, Objective, Variance, parse
+from glf.align.distance import MSE
+from glf.constrain.adc.equations import ADC
+from glf.constrain.contrast import LogPartition
+from glf.constrain.moments import Covariance, Variance
+from glf.methods import parse
+from glf.objective import Objective
+from glf.types import Embeddings
 
 generator = torch.Generator().manual_seed(0)
 z = torch.randn(2, 64, 32, generator=generator)

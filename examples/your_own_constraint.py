@@ -5,7 +5,9 @@ Run: python examples/your_own_constraint.py
 
 import torch
 
-from glf import METHODS, Embeddings, Term
+from glf.methods import METHODS
+from glf.terms import Term
+from glf.types import Embeddings
 
 
 def slicing(z: torch.Tensor, directions: int = 64) -> torch.Tensor:

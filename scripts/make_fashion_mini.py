@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from glf.data.arrays import read_idx
-from glf.data.published import DEBIAN, FASHION
+from glf.data.datasets import DEBIAN, FASHION
 
 SEED = 20170825  # the day Fashion-MNIST was published
 PER_CLASS = {"train": 1000, "test": 200}

@@ -20,7 +20,7 @@ def table() -> str:
         objective = method.build()
         align = [described(weight, term) for weight, term in objective.align.parts]
         constrain = [described(w, t) for w, t in objective.constrain.parts] if objective.constrain else []
-        constrain += [f"map: {step.formula}" for step in objective.through]
+        constrain += [f"map: {step.formula}" for step in objective.transforms]
         constrain += [f"architecture: {method.architecture}"] if method.architecture else []
         cells = (
             f"`{name}`",

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glf.constrain import kernels
-from glf.constrain.adc import DCM, LPM, lpm
-from glf.constrain.rows import Rows
+from glf.constrain.adc import kernels
+from glf.constrain.adc.equations import DCM, LPM, lpm
+from glf.constrain.adc.neighbours import NeighbourDistributions
 from glf.data.sources import load
 from glf.nn.memory import covariance_of
 from glf.types import Embeddings
@@ -61,7 +61,9 @@ def rows_by_distance() -> Numbers:
         for noise in torch.logspace(-1.4, 0, 29).tolist():
             e = on_sphere(centre + noise * cloud)
             spread.append(float(kernels.off_diagonal(kernels.squared_distances(e.z)).mean()))
-            sharpened.append(float(DCM(rows=Rows(rho=RHO, effective_dim=dim)).diagnose(e)["sharpens/dcm"]))
+            sharpened.append(
+                float(DCM(rows=NeighbourDistributions(rho=RHO, effective_dim=dim)).diagnose(e)["sharpens/dcm"])
+            )
         found[f"spread {dim:g}"], found[f"sharpened {dim:g}"] = spread, sharpened
     return found
 
@@ -98,7 +100,7 @@ def scale_over_steps(steps: int = 200) -> Numbers:
             covariance = covariance_of(z.detach() if held else z)
             whitened = torch.linalg.solve_triangular(torch.linalg.cholesky(covariance), z.T, upper=False).T
             log_dat = kernels.log_rows(log_student(kernels.squared_distances(whitened), 16)).unsqueeze(0)
-            loss = lpm(log_dat, Rows().pre(Embeddings(z=z.unsqueeze(0), prior=batch)))
+            loss = lpm(log_dat, NeighbourDistributions().pre(Embeddings(z=z.unsqueeze(0), prior=batch)))
             scale.append(float(z.detach().pow(2).mean().sqrt()))
             optimizer.zero_grad()
             loss.backward()
@@ -114,10 +116,10 @@ def entropy_by_dimension() -> Numbers:
     dims = [2.0**power for power in range(9)]
     found: Numbers = {"dim": dims, "flat": math.log(255), "gaussian": [], "t": [], "prior": [], "lpm": []}
     for dim in dims:
-        rows = Rows(rho=RHO, effective_dim=dim, prior_effective_dim=dim)
+        rows = NeighbourDistributions(rho=RHO, effective_dim=dim, prior_effective_dim=dim)
         for name, row in (("gaussian", rows.cal(e)), ("t", rows.dat(e)), ("prior", rows.pre(e))):
             found[name] += [float(kernels.entropy(row).mean())]  # type: ignore[operator]
-        found["lpm"] += [float(LPM(rows=Rows(rho=RHO, effective_dim=dim))(e))]  # type: ignore[operator]
+        found["lpm"] += [float(LPM(rows=NeighbourDistributions(rho=RHO, effective_dim=dim))(e))]  # type: ignore[operator]
     return found
 
 

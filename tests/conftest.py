@@ -12,7 +12,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from glf.config import PretrainConfig
+from glf.config.training import PretrainConfig
 
 # Tests work on tiny tensors, where a second thread costs more than it brings; processes that tests start do the same.
 torch.set_num_threads(1)
@@ -37,7 +37,7 @@ def small_run(tmp_path: Path, console: Console) -> Callable[..., Path]:
 
     def run(**settings: Any) -> Path:
         base = PretrainConfig(
-            limit=160, batch_size=64, epochs=1, log_every=1, val_images=32, choose=False, out=tmp_path / "run"
+            max_images=160, batch_size=64, epochs=1, log_every=1, val_images=32, auto=False, out=tmp_path / "run"
         )
         config = replace(base, **settings)
         pretrain(config, console)

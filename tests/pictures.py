@@ -5,14 +5,14 @@ from functools import cache
 import torch
 from torch import Generator, Tensor
 
-from glf.data.loader import to_tensor
+from glf.data.augment.policies import ViewPolicy
+from glf.data.batches import to_tensor
 from glf.data.sources import load
-from glf.data.views import View
 from glf.types import Batch
 
 COUNT = 4000
 # Nothing happens to the colours, and the crop is the whole image; tests turn on what they look at.
-PLAIN = View(crop=(1, 1), ratio=(1, 1), flip=0, jitter=0, brightness=0, contrast=0, saturation=0, hue=0, grey=0)
+PLAIN = ViewPolicy(crop=(1, 1), ratio=(1, 1), flip=0, jitter=0, brightness=0, contrast=0, saturation=0, hue=0, grey=0)
 
 
 @cache

@@ -560,7 +560,7 @@ def draw_fields(*, views: int = 2, batch: int = 6, dim: int = 4, width: int = 3,
         "boxes": corners,
         "scores": draw(views, batch, 3, seed=seed + 6),
         "target": torch.arange(batch) % 3,
-        "row": torch.arange(batch).flip(0),
+        "indices": torch.arange(batch).flip(0),
         "prior": draw(batch, width, seed=seed + 2),
         "prototypes": draw(5, dim, seed=seed + 7),
     }

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from glf.compare.compare import conduct
-from glf.compare.runs import key, reference_key
-from glf.compare.study import Study
+from glf.comparison.conduct import conduct
+from glf.comparison.runs import key, reference_key
+from glf.comparison.study import Study
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -102,7 +102,7 @@ def test_a_study_takes_over_what_another_has_run(
         base="none",
         variants={"none": {}},
         settings=settings,
-        judging={"probe_epochs": 2},
+        evaluation={"probe_epochs": 2},
     )
     first = conduct(one, tmp_path / "one", console=console, keep=partial(pages.store, "one"))
     assert pages.known_runs().keys() == {run["key"] for run in first["runs"]}
@@ -113,7 +113,7 @@ def test_a_study_takes_over_what_another_has_run(
     assert second["references"] == first["references"]
     assert not pages.runs_missing(second)
     (cell,) = one.cells()
-    for changed in ({"judging": {"probe_epochs": 3}}, {"settings": {**settings, "epochs": 2}}):
+    for changed in ({"evaluation": {"probe_epochs": 3}}, {"settings": {**settings, "epochs": 2}}):
         assert key(replace(one, **changed), cell) not in pages.known_runs()
     assert key(replace(one, settings={**settings, "workers": 0}), cell) in pages.known_runs(), "that changes no number"
     # Another method, whose run is new: what pixels reach beside it is known all the same, and not judged again.
@@ -123,8 +123,8 @@ def test_a_study_takes_over_what_another_has_run(
     (other,) = replace(one, methods=("simsiam",)).cells()
     assert reference_key(replace(one, methods=("simsiam",)), other) == first["runs"][0]["reference"]
     for changed in (
-        {"judging": {"probe_epochs": 3}},
-        {"settings": {**settings, "limit": 50}},
+        {"evaluation": {"probe_epochs": 3}},
+        {"settings": {**settings, "max_images": 50}},
         {"data": ("fashion-mini",)},
     ):
         asked = replace(one, **changed)

@@ -126,7 +126,7 @@ def test_mistakes_end_in_one_line_and_exit_code_two(
         ("pretrain --lr nan", "lr must be at least 0, got nan"),
         ("pretrain --lars-eta 0", "lars_eta must be above 0, got 0.0"),
         ("evaluate run --knn-k 0", "knn_k must be at least 1, got 0"),
-        ("evaluate run --probe-rates 0.1 -1", "probe_rates must be above 0"),
+        ("evaluate run --probe-lrs 0.1 -1", "probe_lrs must be above 0"),
         ("evaluate run --finetune-epochs 0", "finetune_epochs must be at least 1"),
         ("compare --seeds 0", "seeds must be at least 1, got 0"),
         ("shard photos --per-shard 0", "per_shard must be at least 1, got 0"),

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from glf.config import AdcOptions, DetectOptions, EvaluateConfig, PretrainConfig, from_dict, nearest, to_dict
+from glf.config.base import from_dict, nearest, to_dict
+from glf.config.evaluation import EvaluateConfig
+from glf.config.training import AdcOptions, PretrainConfig
+from glf.config.transfer import DetectOptions
 
 
 def test_round_trip_through_json() -> None:

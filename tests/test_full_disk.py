@@ -11,15 +11,14 @@ from PIL import Image
 from rich.console import Console
 from torch import nn
 
-from glf import checkpoint, result
-from glf.config import PretrainConfig
+from glf import checkpoint, result, rundir
+from glf.config.training import PretrainConfig
 from glf.data.sources import load
 from glf.nn.backbone import Backbone
 from glf.nn.features import extract
 from glf.nn.prior import prior_rows
 from glf.nn.weights import save_backbone
-from glf.train import directory
-from glf.train.callbacks import Journal
+from glf.train.callbacks import RunLog
 from glf.train.run import pretrain
 from machine import files_up_to, on_a_small_disk
 
@@ -99,7 +98,7 @@ def test_the_packed_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store
 
 
 def test_the_log_names_itself(tmp_path: Path, console: Console) -> None:
-    journal = Journal(console, tmp_path / "train.log")
+    journal = RunLog(console, tmp_path / "train.log")
     journal("a line")
     with files_up_to(60), pytest.raises(OSError, match=r"train\.log could not be written .* go on with --resume"):
         journal("another line " * 10)
@@ -122,16 +121,16 @@ class Fills(L.Callback):
 def test_a_run_ends_in_one_line_and_goes_on_when_there_is_room(
     small_run: Callable[..., Path], tmp_path: Path, console: Console
 ) -> None:
-    config = PretrainConfig(limit=160, batch_size=64, epochs=2, val_images=32, log_every=1, out=tmp_path / "full")
+    config = PretrainConfig(max_images=160, batch_size=64, epochs=2, val_images=32, log_every=1, out=tmp_path / "full")
     with pytest.raises(OSError, match=r"checkpoint .*last\.ckpt could not be written \(File too large\)") as error:
         pretrain(config, console, callbacks=[Fills()])
     assert "\n" not in str(error.value)
     assert "intact: make room there" in str(error.value)
     out = tmp_path / "full"
-    assert checkpoint.load(out / directory.LAST)["epoch"] == 0
+    assert checkpoint.load(out / rundir.LAST)["epoch"] == 0
     assert not [path for path in out.rglob(".*") if path.is_file()], "neither half a checkpoint nor a lock"
     small_run(out=out, resume=True, epochs=2)
-    assert checkpoint.load(out / directory.LAST)["epoch"] == 1
+    assert checkpoint.load(out / rundir.LAST)["epoch"] == 1
     assert result.read(out)["training"]["val/rank"] > 0
 
 

@@ -5,12 +5,12 @@ import torch
 from torch.nn import functional as F
 
 import reference
-from glf.align.local import locations
-from glf.config import AdcOptions
-from glf.constrain.adc import LPM
-from glf.constrain.distribution import LAWS
+from glf.config.training import AdcOptions
+from glf.constrain.adc.equations import LPM
+from glf.constrain.target_distribution import TARGET_DISTRIBUTIONS
 from glf.methods import METHODS, parse
 from glf.nn.memory import Clusters, Queue
+from glf.similarity import locations
 from glf.types import BATCH_DIM, GIVEN, Embeddings
 from reference import draw, draw_fields
 
@@ -102,13 +102,13 @@ def test_pcl_with_clusters():
     phi = list(memory.concentration.double().split(memory.counts))
 
     def ours(z):
-        teacher, row = fields["teacher"], fields["row"]
-        objective.through[0].memory = Queue(16)
-        return objective(Embeddings(z=z, teacher=teacher, row=row)).total
+        teacher, row = fields["teacher"], fields["indices"]
+        objective.transforms[0].memory = Queue(16)
+        return objective(Embeddings(z=z, teacher=teacher, indices=row)).total
 
     def theirs(z):
         instances = reference.moco(z, fields["teacher"], queue(fields), 0.2)
-        return instances + reference.pcl(z, fields["row"], centres, phi, memory.assigned)
+        return instances + reference.pcl(z, fields["indices"], centres, phi, memory.assigned)
 
     reference.same(ours, theirs, fields["z"])
 
@@ -228,10 +228,10 @@ def test_unknown_options_are_refused_with_the_nearest(spec, words):
 def test_options_that_count_are_whole_numbers(queue):
     with pytest.raises(ValueError, match="moco takes a whole number for queue, not"):
         parse("moco").build(queue=queue)
-    assert parse("moco").build(queue=9.0).through[0].memory.size == 9
+    assert parse("moco").build(queue=9.0).transforms[0].memory.size == 9
 
 
-STATEFUL = [*METHODS, *(f"align+{law}" for law in LAWS)]
+STATEFUL = [*METHODS, *(f"align+{law}" for law in TARGET_DISTRIBUTIONS)]
 SMALL = {"moco": {"queue": 9}, "ressl": {"queue": 9}, "pcl": {"queue": 9, "clusters": 2}, "wmse": {"size": 6}}
 SMALL["swav"] = {"queue": 9, "queue_epoch": 0}
 

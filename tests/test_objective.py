@@ -5,7 +5,8 @@ import torch
 
 from glf.align.distance import MSE, Cosine, Diagonal
 from glf.align.predict import PredictTeacher
-from glf.constrain.adc import ADC, DCM
+from glf.constrain.adc import blockwise
+from glf.constrain.adc.equations import ADC, DCM
 from glf.constrain.contrast import LogPartition
 from glf.constrain.moments import Covariance, Redundancy, Standardise, Variance
 from glf.methods import METHODS, parse
@@ -48,12 +49,12 @@ def test_terms_of_one_name_are_reported_together():
 
 
 def test_constrained_by_shares_the_terms_and_leaves_the_base_unchanged():
-    base = Objective(align=Diagonal(), constrain=0.1 * Redundancy(), through=[Standardise()])
+    base = Objective(align=Diagonal(), constrain=0.1 * Redundancy(), transforms=[Standardise()])
     before, parts = base(embeddings()).total, base.parts
     extended = base.constrained_by(ADC())
     assert extended.parts[: len(parts)] == base.parts == parts
     assert extended.align is base.align
-    assert list(extended.through) == list(base.through)
+    assert list(extended.transforms) == list(base.transforms)
     assert base(embeddings()).total == before
     assert [term.name for _, term in Objective(align=MSE()).constrained_by(ADC()).parts] == ["mse", "dcm", "lpm"]
 
@@ -67,7 +68,7 @@ def test_needs_are_those_of_all_terms():
 def test_adc_reads_z_before_the_methods_own_maps():
     e = embeddings()
     loss = parse("barlow_twins+adc").build()(e)
-    (standardised,) = parse("barlow_twins").build().through
+    (standardised,) = parse("barlow_twins").build().transforms
     weight = 0.3 * METHODS["barlow_twins"].scale
     torch.testing.assert_close(loss.constrain["dcm"], weight * DCM(weighted=True)(e), rtol=1e-12, atol=0)
     assert (loss.constrain["dcm"] - 0.3 * DCM(weighted=True)(standardised(e))).abs() > 1e-3
@@ -75,11 +76,10 @@ def test_adc_reads_z_before_the_methods_own_maps():
 
 
 def test_a_quantity_of_several_terms_is_computed_once(monkeypatch):
-    from glf.constrain import rows
 
-    calls, one_pass = [], rows.divergences
+    calls, one_pass = [], blockwise.divergences
     monkeypatch.setattr(
-        rows, "divergences", lambda *given, **how: calls.append(given[0].shape) or one_pass(*given, **how)
+        blockwise, "divergences", lambda *given, **how: calls.append(given[0].shape) or one_pass(*given, **how)
     )
     vicreg().constrained_by(ADC())(embeddings())
     assert calls == [(2, 6, 4)]  # one pass for both views, both kinds of rows and both terms

@@ -64,6 +64,6 @@ def test_the_wheel_brings_all_it_needs(wheel: Path, tmp_path: Path) -> None:
     """A truly clean environment: everything is installed from the wheel's own requirements."""
     binaries = _installed(tmp_path / "clean", wheel, "--constraint", str(ROOT / "constraints.txt"))
     _use(binaries, tmp_path)
-    dry = [binaries / "glf", "pretrain", "--dry-run", "--limit", "300", "--batch-size", "64", "--method", "byol"]
+    dry = [binaries / "glf", "pretrain", "--dry-run", "--max-images", "300", "--batch-size", "64", "--method", "byol"]
     done = subprocess.run(dry, capture_output=True, text=True, cwd=tmp_path)
     assert "nothing written" in done.stdout, done.stderr

@@ -6,9 +6,9 @@ from lightly.loss import BarlowTwinsLoss, NegativeCosineSimilarity, NTXentLoss, 
 from lightly.loss.wmse_loss import WMSELoss
 from torch.nn import functional as F
 
-from glf.align.local import locations
 from glf.methods import parse
 from glf.nn.memory import Queue
+from glf.similarity import locations
 from glf.types import Embeddings
 from reference import draw_fields
 

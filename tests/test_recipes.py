@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from glf.cli import _with_recipe, commands
-from glf.config import PretrainConfig, from_dict, to_dict
-from glf.data import views
+from glf.config.base import from_dict, to_dict
+from glf.config.training import PretrainConfig
+from glf.data.augment import policies
 from glf.methods import METHODS, parse
 from glf.recipes import RECIPES, completed, recipe, with_recipe
 
@@ -19,7 +20,7 @@ def test_every_recipe_is_a_configuration(method: str, name: str) -> None:
     assert from_dict(PretrainConfig, to_dict(config)) == config
     row = parse(method)
     row.build(**config.options)
-    assert len(views.recipe(config.views or row.views)) == 2 or row.many_views
+    assert len(policies.policy(config.augment or row.augment)) == 2 or row.many_views
     text = recipe(method, name).described(method, name)
     assert f"glf pretrain --method {method} --recipe {name} --data " in text
     assert "published: " in text

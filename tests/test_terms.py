@@ -3,7 +3,7 @@ import torch
 
 from glf.align.distance import MSE, Cosine
 from glf.align.predict import PredictTeacher
-from glf.constrain.adc import ADC, DCM, LPM
+from glf.constrain.adc.equations import ADC, DCM, LPM
 from glf.constrain.contrast import LogPartition
 from glf.constrain.moments import Covariance, Variance
 from glf.terms import Sum, Term, pack

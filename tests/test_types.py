@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from glf.constrain.adc import ADC
+from glf.constrain.adc.equations import ADC
 from glf.types import GIVEN, Embeddings, Loss
 from reference import draw, draw_fields
 
@@ -15,7 +15,7 @@ def test_once_computes_once():
         calls.append(len(calls))
         return calls[-1]
 
-    assert [e.once("key", compute), e.once("key", compute), e.once("other", compute)] == [0, 0, 1]
+    assert [e.cached("key", compute), e.cached("key", compute), e.cached("other", compute)] == [0, 0, 1]
 
 
 def test_replaced_embeddings_share_nothing_with_the_old():
@@ -67,9 +67,9 @@ def test_full_precision_is_at_least_float32(given, expected):
 @pytest.mark.parametrize("name", ["prior", "p", "teacher"])
 def test_asking_for_what_is_missing_says_how_to_give_it(name):
     e = Embeddings(z=draw(2, 4, 3))
-    assert e.asked("z") is e.z
+    assert e.require("z") is e.z
     with pytest.raises(ValueError, match=f"reads '{name}', which was not given: pass {name}="):
-        e.asked(name)
+        e.require(name)
 
 
 def test_the_log_of_a_loss_is_flat_and_detached():

@@ -14,13 +14,14 @@ import torch
 from rich.console import Console
 from safetensors.torch import save_file
 
-from glf.config import EvaluateConfig, PretrainConfig
+from glf import rundir
+from glf.config.evaluation import EvaluateConfig
+from glf.config.training import PretrainConfig
 from glf.data.sources import load
-from glf.evaluate.suite import evaluate
+from glf.evaluation.suite import evaluate
 from glf.nn.backbone import Backbone
 from glf.nn.pretrained import pretrained
 from glf.nn.weights import FILE, load_backbone, save_backbone
-from glf.train import directory
 from glf.train.run import pretrain
 
 Run = Callable[..., Path]
@@ -86,9 +87,9 @@ def test_weights(kind: str, name: str, harmful: Harmful, small_run: Run, tmp_pat
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_checkpoint_to_go_on_from(kind: str, harmful: Harmful, console: Console, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    directory.write(run / directory.CONFIG, PretrainConfig(out=run))
-    (run / directory.LAST).parent.mkdir()
-    KINDS[kind]({"glf_schema": 1, "state_dict": {}, "callbacks": harmful}, run / directory.LAST)
+    rundir.write(run / rundir.CONFIG, PretrainConfig(out=run))
+    (run / rundir.LAST).parent.mkdir()
+    KINDS[kind]({"glf_schema": 1, "state_dict": {}, "callbacks": harmful}, run / rundir.LAST)
     with pytest.raises(ValueError, match="cannot be read as a checkpoint"):
         pretrain(PretrainConfig(out=run, resume=True), console)
 
@@ -123,7 +124,7 @@ def test_priors(harmful: Harmful, small_run: Run, tmp_path: Path) -> None:
 
 def test_what_is_judged(harmful: Harmful, console: Console, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    directory.write(run / directory.CONFIG, PretrainConfig(out=run))
+    rundir.write(run / rundir.CONFIG, PretrainConfig(out=run))
     torch.save({"conv1.weight": harmful}, run / FILE)
     for spec in (run, run / FILE):
         with pytest.raises(ValueError, match="is no safetensors file"):

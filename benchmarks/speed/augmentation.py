@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glf.config import PretrainConfig
-from glf.data import augment as A
-from glf.data.views import RECIPES, View
-from glf.heap import kept_memory
+from glf.config.training import PretrainConfig
+from glf.data.augment import augment as A
+from glf.data.augment.policies import POLICIES, ViewPolicy
+from glf.malloc import retain_freed_memory
 from glf.types import Batch
 from speed.timing import Row, interleaved, processes
 
@@ -21,14 +21,14 @@ DEFAULT = PretrainConfig().colours
 RECIPE = {"without blur": "wmse", "with blur": "symmetric"}
 
 
-def ours(pixels: np.ndarray, recipe: tuple[View, ...], form: A.Colour, size: int) -> Callable[[], object]:
+def ours(pixels: np.ndarray, recipe: tuple[ViewPolicy, ...], form: A.Colour, size: int) -> Callable[[], object]:
     images = torch.tensor(pixels).permute(0, 3, 1, 2)
     generator, rows = torch.Generator().manual_seed(0), torch.arange(len(images))
     batch = Batch(images, rows, rows, None)
     return lambda: A.augment(batch, recipe, size, generator, form)
 
 
-def lightly(view: View, size: int) -> Callable[..., object]:
+def lightly(view: ViewPolicy, size: int) -> Callable[..., object]:
     from lightly.transforms import SimCLRTransform
 
     return SimCLRTransform(
@@ -45,7 +45,7 @@ def lightly(view: View, size: int) -> Callable[..., object]:
     )
 
 
-def torchvision(view: View, size: int) -> Callable[[Tensor], Tensor]:
+def torchvision(view: ViewPolicy, size: int) -> Callable[[Tensor], Tensor]:
     """Image by image: on a whole batch it would draw one set of numbers for all."""
     from torchvision.transforms import v2
 
@@ -60,7 +60,7 @@ def torchvision(view: View, size: int) -> Callable[[Tensor], Tensor]:
     return v2.Compose(steps)
 
 
-def kornia(view: View, size: int) -> Callable[[Tensor], Tensor]:
+def kornia(view: ViewPolicy, size: int) -> Callable[[Tensor], Tensor]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import kornia.augmentation as K
@@ -84,7 +84,7 @@ def at_32(pixels: np.ndarray) -> list[Row]:
     pictures, tensors = [Image.fromarray(p) for p in some], torch.tensor(some).permute(0, 3, 1, 2)
     few = BATCH // 4  # the slow ones do a part
     for words, name in RECIPE.items():
-        recipe = RECIPES[name]
+        recipe = POLICIES[name]
         their, tv, k = lightly(recipe[0], 32), torchvision(recipe[0], 32), kornia(recipe[0], 32)
         one = {
             "fused": (ours(some, recipe, "fused", 32), BATCH),
@@ -122,7 +122,7 @@ def _speeds(cases: dict[str, tuple[Callable[[], object], int]], threads: int) ->
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        with kept_memory():
+        with retain_freed_memory():
             seconds = interleaved({name: case for name, (case, _) in cases.items()})
     finally:
         torch.set_num_threads(before)
@@ -133,7 +133,7 @@ def apart(pixels: np.ndarray) -> list[Row]:
     """How far the two forms are from each other on real images, in 8-bit steps."""
     rows = []
     for name in RECIPE.values():
-        fused, exact = (torch.cat(ours(pixels[:2000], RECIPES[name], form, 32)().x) for form in ("exact", "fused"))
+        fused, exact = (torch.cat(ours(pixels[:2000], POLICIES[name], form, 32)().x) for form in ("exact", "fused"))
         distance = 255 * (fused - exact).abs().flatten()
         share = float((distance > 2.55).float().mean())
         rows.append(
@@ -150,9 +150,9 @@ def apart(pixels: np.ndarray) -> list[Row]:
 def by_images(pixels: np.ndarray) -> dict[str, dict[int, float]]:
     """Seconds for two views of so many images."""
     sizes, forms = (64, 128, 256, 512, 1024), ("fused", "exact")
-    with kept_memory():
+    with retain_freed_memory():
         return {
-            form: {n: interleaved({"": ours(pixels[:n], RECIPES["wmse"], form, 32)}, 5)[""] for n in sizes}
+            form: {n: interleaved({"": ours(pixels[:n], POLICIES["wmse"], form, 32)}, 5)[""] for n in sizes}
             for form in forms
         }
 
@@ -187,7 +187,7 @@ def _photos(folder: Path, cache: Path, how: str, form: A.Colour, batch: int = 28
     import time
 
     os.environ["GLF_CACHE"] = str(cache)
-    recipe = RECIPES["symmetric"]
+    recipe = POLICIES["symmetric"]
     if how == "lightly":
         from lightly.data import LightlyDataset
         from torch.utils.data import DataLoader
@@ -197,14 +197,14 @@ def _photos(folder: Path, cache: Path, how: str, form: A.Colour, batch: int = 28
         passes = (sum(len(views[0]) for views, _, _ in loader) for _ in range(2))
     else:
         from glf.data import sources
-        from glf.data.loader import EpochBatches
-        from glf.data.loader import loader as ours_loader
+        from glf.data.batches import EpochBatches
+        from glf.data.batches import image_loader as ours_loader
 
         images = sources.load(str(folder), "train", size=224, store=how, progress=False)
         batches = ours_loader(images, EpochBatches(np.arange(len(images)), batch, 0), prior=None, workers=2)
         generator = torch.Generator().manual_seed(0)
         passes = (sum(len(A.augment(b, recipe, 224, generator, form).x[0]) for b in batches) for _ in range(2))
-    with kept_memory():
+    with retain_freed_memory():
         next(passes)
         start = time.perf_counter()
         return sum(passes) / (time.perf_counter() - start)

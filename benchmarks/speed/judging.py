@@ -4,9 +4,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from glf.data.store import Images, array_key
-from glf.evaluate.linear import linear_probe
-from glf.heap import kept_memory
+from glf.data.images import ImageSet, array_key
+from glf.evaluation.probes import linear_probe
+from glf.malloc import retain_freed_memory
 from glf.measure.neighbours import nearest_neighbours, weighted_neighbours
 from glf.nn.backbone import Backbone
 from glf.nn.features import encode
@@ -23,7 +23,7 @@ def features(pixels: np.ndarray) -> list[Row]:
 def _features(pixels: np.ndarray, name: str, count: int) -> Row:
     network = Backbone(name, channels=3, image_size=32).eval().to(memory_format=torch.channels_last)
     some = np.ascontiguousarray(pixels[np.arange(count) % len(pixels)])
-    images = Images(name="", pixels=some, targets=np.full(count, -1), classes=(), key=array_key(some))
+    images = ImageSet(name="", pixels=some, targets=np.full(count, -1), classes=(), key=array_key(some))
     x = torch.rand(256, 3, 32, 32).to(memory_format=torch.channels_last)
 
     def bare() -> None:
@@ -35,7 +35,7 @@ def _features(pixels: np.ndarray, name: str, count: int) -> Row:
         for _ in encode(network, images, size=32, batch_size=256):
             pass
 
-    with kept_memory():
+    with retain_freed_memory():
         seconds = interleaved({"ours": ours, "bare": bare}, repetitions=3)
     speed = {case: count / value for case, value in seconds.items()}
     return Row.of_speeds("feature extraction", name, speed["ours"], speed["bare"], to="bare forward", digits=0)
@@ -61,7 +61,7 @@ def neighbours() -> tuple[list[Row], dict[str, dict[int, float]]]:
         for start in range(0, QUERIES, 1000):
             knn_predict(directions[start : start + 1000], unit, labels, 10, knn_k=20, knn_t=0.07)
 
-    with kept_memory():
+    with retain_freed_memory():
         seconds = interleaved(
             {
                 "5-nn": lambda: nearest_neighbours(bank, labels, queries, 5),
@@ -118,7 +118,7 @@ def probe() -> list[Row]:
                 optimizer.step()
 
     solver = LogisticRegression(max_iter=200)
-    with kept_memory():
+    with retain_freed_memory():
         seconds = interleaved(
             {
                 "ours": lambda: linear_probe(x, labels, x[:10], classes=10, epochs=epochs),

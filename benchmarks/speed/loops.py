@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from glf.config import Settled
+from glf.config.training import ResolvedPretrainConfig
+from glf.distributed import launched_rank
 from glf.nn.backbone import Backbone
-from glf.train.distributed import launched_rank
 from glf.train.run import pretrain
 from speed.timing import Row, processes, runs
 
@@ -72,7 +72,7 @@ def ours(backbone: str, batch: int, steps: int, images: str, devices: int = 1) -
     Images per second; on one device also those of the limit, and the share of each step that its limit takes.
     """
     out = Path(os.environ.setdefault("GLF_BENCH_OUT", tempfile.mkdtemp()))  # one for all processes of a run
-    config = Settled(
+    config = ResolvedPretrainConfig(
         data=images,
         method=METHOD,
         backbone=backbone,
@@ -108,7 +108,7 @@ def lightly(backbone: str, batch: int, steps: int, images: str, workers: int) ->
     from lightly.models.modules import SimCLRProjectionHead
     from PIL import Image
 
-    from glf.data.views import RECIPES
+    from glf.data.augment.policies import POLICIES
     from speed.augmentation import lightly as transform
     from speed.pictures import small
 
@@ -116,7 +116,7 @@ def lightly(backbone: str, batch: int, steps: int, images: str, workers: int) ->
         """As torchvision's CIFAR10 has it: an array in memory, a PIL image per look-up, the transform in the worker."""
 
         def __init__(self, pixels: np.ndarray) -> None:
-            self.pixels, self.transform = pixels, transform(RECIPES["wmse"][0], 32)
+            self.pixels, self.transform = pixels, transform(POLICIES["wmse"][0], 32)
 
         def __len__(self) -> int:
             return len(self.pixels)

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 
 from glf.align.distance import cosine
-from glf.constrain.adc import ADC, LPM, dcm, lpm, outlier_weight
+from glf.constrain.adc.equations import ADC, LPM, dcm, lpm, outlier_weight
+from glf.constrain.adc.kernels import entropy
+from glf.constrain.adc.neighbours import NeighbourDistributions
 from glf.constrain.contrast import log_partition
-from glf.constrain.kernels import entropy
-from glf.constrain.rows import Rows
-from glf.data.store import Images, array_key
-from glf.heap import kept_memory
+from glf.data.images import ImageSet, array_key
+from glf.malloc import retain_freed_memory
 from glf.nn.backbone import Backbone
 from glf.nn.prior import prior_rows
 from glf.types import Embeddings
@@ -31,7 +31,7 @@ def cases(n: int, width: int = WIDTH) -> dict[str, Callable[[], object]]:
 
     torch.manual_seed(0)
     z, prior = torch.randn(2, n, width, requires_grad=True), torch.randn(n, PRIOR)
-    adc, rows, ntxent = ADC(), Rows(), NTXentLoss(temperature=0.2)
+    adc, rows, ntxent = ADC(), NeighbourDistributions(), NTXentLoss(temperature=0.2)
 
     def whole_rows() -> None:
         e = Embeddings(z=z, prior=prior)
@@ -49,7 +49,7 @@ def cases(n: int, width: int = WIDTH) -> dict[str, Callable[[], object]]:
 def by_time() -> tuple[list[Row], dict[str, dict[int, float]]]:
     curves: dict[str, dict[int, float]] = {}
     rows: list[Row] = []
-    with kept_memory():
+    with retain_freed_memory():
         for n in SIZES:
             seconds = interleaved(cases(n), repetitions=15 if n <= 512 else 5 if n <= 2048 else 3)
             for name, value in seconds.items():
@@ -72,7 +72,7 @@ def of_a_step() -> list[Row]:
     """ADC at n = 512 beside the forward and backward of a small ResNet over both views."""
     network = Backbone("small_resnet", channels=3, image_size=32).to(memory_format=torch.channels_last)
     x = torch.rand(1024, 3, 32, 32).to(memory_format=torch.channels_last)
-    with kept_memory():
+    with retain_freed_memory():
         seconds = interleaved({"step": lambda: network(x).sum().backward(), "ADC": cases(512)["ADC"]}, repetitions=5)
     return [
         Row(
@@ -115,7 +115,7 @@ def by_prior_width() -> tuple[list[Row], dict[str, dict[int, float]]]:
     """LPM at n = 512 with priors of many widths, each reduced and cached as training does it."""
     n, term, widths = 512, LPM(), (64, 512, 2048, 8192)
     pixels = np.zeros((1024, 2, 2, 1), np.uint8)
-    images = Images(name="", pixels=pixels, targets=np.full(1024, -1), classes=(), key=array_key(pixels))
+    images = ImageSet(name="", pixels=pixels, targets=np.full(1024, -1), classes=(), key=array_key(pixels))
     z = torch.randn(2, n, WIDTH, requires_grad=True)
     with tempfile.TemporaryDirectory() as folder:
         calls: dict[str, Callable[[], object]] = {}
@@ -125,7 +125,7 @@ def by_prior_width() -> tuple[list[Row], dict[str, dict[int, float]]]:
             cached = prior_rows(f"file:{path}", images, cache=Path(folder) / "cache", width=PRIOR)
             rows = torch.from_numpy(np.array(cached[:n]))
             calls[str(width)] = lambda rows=rows: term(z[0], z[1], prior=rows).backward()
-        with kept_memory():
+        with retain_freed_memory():
             seconds = interleaved(calls, repetitions=15)
     curve = {width: seconds[str(width)] for width in widths}
     row = Row(

@@ -8,42 +8,29 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from glf.align.distance import MSE, Cosine, Diagonal
     from glf.align.predict import PredictTeacher, PredictView
-    from glf.api import (
-        compare,
-        doctor,
-        embed,
-        evaluate,
-        export,
-        outliers,
-        pretrain,
-        report,
-        search,
-        shard,
-        verify,
-    )
-    from glf.constrain.adc import ADC, DCM, LPM
+    from glf.api import compare, doctor, embed, evaluate, export, outliers, pretrain, report, search, shard, verify
+    from glf.constrain.adc.equations import ADC, DCM, LPM
     from glf.constrain.contrast import LogPartition
     from glf.constrain.moments import Covariance, Redundancy, Standardise, Variance
-    from glf.method import Method
     from glf.methods import METHODS, parse
-    from glf.objective import Objective
+    from glf.objective import Method, Objective
     from glf.terms import Sum, Term
     from glf.types import Embeddings, Loss, Views
 
 # Nothing is imported until it is used: torch takes seconds, and `glf --help` should not.
 _HOME = {
-    "ADC": "glf.constrain.adc",
+    "ADC": "glf.constrain.adc.equations",
     "Cosine": "glf.align.distance",
     "Covariance": "glf.constrain.moments",
-    "DCM": "glf.constrain.adc",
+    "DCM": "glf.constrain.adc.equations",
     "Diagonal": "glf.align.distance",
     "Embeddings": "glf.types",
-    "LPM": "glf.constrain.adc",
+    "LPM": "glf.constrain.adc.equations",
     "LogPartition": "glf.constrain.contrast",
     "Loss": "glf.types",
     "METHODS": "glf.methods",
     "MSE": "glf.align.distance",
-    "Method": "glf.method",
+    "Method": "glf.objective",
     "Objective": "glf.objective",
     "PredictTeacher": "glf.align.predict",
     "PredictView": "glf.align.predict",
@@ -110,7 +97,7 @@ def __dir__() -> list[str]:
 
 
 class _Called(ModuleType):
-    """A module with the name of a command: ``glf.evaluate`` is where judging lives, ``glf.evaluate(...)`` judges."""
+    """A module with the name of a command: ``glf.evaluation`` is where judging lives, ``glf.evaluation(...)`` judges."""
 
     def __call__(self, *args: Any, **settings: Any) -> Any:
         return getattr(import_module("glf.api"), self.__name__.rpartition(".")[2])(*args, **settings)

@@ -6,7 +6,7 @@ It takes several commands, with --then between them, of which each is carried ou
 import sys
 
 from glf.cli import main
-from glf.compare import THEN
+from glf.comparison import THEN
 
 if __name__ == "__main__":
     command: list[str] = []

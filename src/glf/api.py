@@ -11,22 +11,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from glf.config import (
-    CompareConfig,
-    DoctorConfig,
-    EmbedConfig,
-    EvaluateConfig,
-    ExportConfig,
-    OutliersConfig,
-    PretrainConfig,
-    ReportConfig,
-    SearchConfig,
-    ShardConfig,
-    VerifyConfig,
-    from_dict,
-    groups,
-    to_dict,
-)
+from glf.config.base import from_dict, groups, to_dict
+from glf.config.evaluation import CompareConfig, DoctorConfig, EvaluateConfig, ReportConfig, VerifyConfig
+from glf.config.inference import EmbedConfig, ExportConfig, OutliersConfig, SearchConfig, ShardConfig
+from glf.config.training import PretrainConfig
 
 P = ParamSpec("P")
 C = TypeVar("C")
@@ -79,26 +67,26 @@ def configured(kind: Callable[..., C], settings: Mapping[str, Any]) -> C:
 
 
 def _doctor(config: DoctorConfig) -> list[Any]:
-    from glf.train.doctor import consult
+    from glf.health.examine import diagnose
 
-    return consult(config.run)[0]
+    return diagnose(config.run)[0]
 
 
 def _report(config: ReportConfig) -> Path:
-    from glf.report.page import write_report
+    from glf.reporting.page import write_report
 
     write_report(config.runs, config.out, config.figures)
     return config.out
 
 
 pretrain = command(PretrainConfig, "glf.train.run:pretrain", dict)
-evaluate = command(EvaluateConfig, "glf.evaluate.suite:evaluate", dict)
-compare = command(CompareConfig, "glf.compare.compare:compare", dict)
-verify = command(VerifyConfig, "glf.compare.verify:verify", bool)
+evaluate = command(EvaluateConfig, "glf.evaluation.suite:evaluate", dict)
+compare = command(CompareConfig, "glf.comparison.conduct:compare", dict)
+verify = command(VerifyConfig, "glf.comparison.verification:verify", bool)
 report = command(ReportConfig, _report, Path)
-embed = command(EmbedConfig, "glf.use.embed:embed", object)
-search = command(SearchConfig, "glf.use.search:search", list)
-outliers = command(OutliersConfig, "glf.use.outliers:outliers", list)
-export = command(ExportConfig, "glf.export.export:export", object)
-shard = command(ShardConfig, "glf.shard:shard", object)
+embed = command(EmbedConfig, "glf.inference.embedding:embed", object)
+search = command(SearchConfig, "glf.inference.image_search:search", list)
+outliers = command(OutliersConfig, "glf.inference.outlier_search:outliers", list)
+export = command(ExportConfig, "glf.exporting.write:export", object)
+shard = command(ShardConfig, "glf.sharding:shard", object)
 doctor = command(DoctorConfig, _doctor, list)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from glf.atomic import whole
+from glf.files import atomic_write
 
 SCHEMA = 1
 
@@ -14,7 +14,7 @@ SCHEMA = 1
 def save(checkpoint: dict[str, Any], path: Path) -> None:
     """Write it whole and flush it to the disk: a kill leaves the old file or the new one."""
     try:
-        with whole(path) as partial, open(partial, "wb") as file:
+        with atomic_write(path) as partial, open(partial, "wb") as file:
             torch.save({**checkpoint, "glf_schema": SCHEMA}, file)
             file.flush()
             os.fsync(file.fileno())

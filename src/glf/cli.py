@@ -9,23 +9,12 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
-from glf.config import (
-    CompareConfig,
-    DoctorConfig,
-    EmbedConfig,
-    EvaluateConfig,
-    ExportConfig,
-    MethodsConfig,
-    OutliersConfig,
-    PretrainConfig,
-    ReportConfig,
-    SearchConfig,
-    ShardConfig,
-    VerifyConfig,
-)
+from glf.config.evaluation import CompareConfig, DoctorConfig, EvaluateConfig, MethodsConfig, ReportConfig, VerifyConfig
 from glf.config.examples import with_examples
-from glf.printable import printable
-from glf.train.doctor import SickError
+from glf.config.inference import EmbedConfig, ExportConfig, OutliersConfig, SearchConfig, ShardConfig
+from glf.config.training import PretrainConfig
+from glf.files import printable
+from glf.health.examine import UnhealthyRunError
 
 
 def commands(preset: PretrainConfig | None = None, asked: str = "") -> Any:
@@ -75,7 +64,7 @@ def main(arguments: list[str] | None = None) -> None:
             "interrupted; a run goes on with --resume from its last checkpoint, a comparison with the same command"
         )
         _fail(str(error) or message, 128 + getattr(error, "signal", signal.SIGINT), of_all=True)
-    except SickError as error:
+    except UnhealthyRunError as error:
         _fail(str(error), 3, of_all=True)
     except (ValueError, LookupError, OSError) as error:
         if os.environ.get("GLF_DEBUG"):
@@ -126,43 +115,43 @@ def run(
 
         pretrain(config, console)
     elif isinstance(config, EvaluateConfig):
-        from glf.evaluate.suite import evaluate
+        from glf.evaluation.suite import evaluate
 
         evaluate(config, console)
     elif isinstance(config, CompareConfig):
-        from glf.compare.compare import compare
+        from glf.comparison.conduct import compare
 
         compare(config, console)
     elif isinstance(config, VerifyConfig):
-        from glf.compare.verify import verify
+        from glf.comparison.verification import verify
 
         same = verify(config, console)
         console.print("same" if same else "different")
         sys.exit(0 if same else 1)
     elif isinstance(config, ReportConfig):
-        from glf.report.page import write_report
+        from glf.reporting.page import write_report
 
         count = write_report(config.runs, config.out, config.figures)
         words = f"{count} run{'s' if count != 1 else ''} in {config.out.resolve().as_uri()}"
         console.print(words, highlight=False, soft_wrap=True, markup=False)
     elif isinstance(config, ShardConfig):
-        from glf.shard import shard
+        from glf.sharding import shard
 
         shard(config, console)
     elif isinstance(config, EmbedConfig):
-        from glf.use.embed import embed
+        from glf.inference.embedding import embed
 
         embed(config, console)
     elif isinstance(config, SearchConfig):
-        from glf.use.search import search
+        from glf.inference.image_search import search
 
         search(config, console)
     elif isinstance(config, OutliersConfig):
-        from glf.use.outliers import outliers
+        from glf.inference.outlier_search import outliers
 
         outliers(config, console)
     elif isinstance(config, ExportConfig):
-        from glf.export.export import export
+        from glf.exporting.write import export
 
         export(config, console)
     elif isinstance(config, DoctorConfig):
@@ -174,9 +163,9 @@ def run(
 
 
 def _print_findings(console: Console, config: DoctorConfig) -> None:
-    from glf.train.doctor import consult
+    from glf.health.examine import diagnose
 
-    found, judged = consult(config.run)
+    found, judged = diagnose(config.run)
     for finding in found:
         console.print(f"[bold red]{finding.name}[/] since step {finding.since}", highlight=False)
         for word, text in (("seen", finding.evidence), ("why", finding.why), ("try", finding.advice)):
@@ -193,7 +182,7 @@ def _print_method(console: Console, name: str) -> None:
     objective = method.build()
     console.print(f"[bold]{method.title}[/]: {_escape(method.paper)}", highlight=False)
     console.print("\n".join(f"  {part.role:10}{_escape(_described(weight, part))}" for weight, part in objective.parts))
-    for step in objective.through:
+    for step in objective.transforms:
         console.print(f"  map       {_escape(str(step.formula))}", highlight=False)
     if method.architecture:
         console.print(f"  beside    {_escape(method.architecture)}", highlight=False)
@@ -206,16 +195,15 @@ def _print_method(console: Console, name: str) -> None:
 def _print_methods(console: Console) -> None:
     from rich.table import Table
 
-    from glf.config import AdcOptions
-    from glf.constrain.table import CONSTRAINTS
-    from glf.methods import METHODS
+    from glf.config.training import AdcOptions
+    from glf.methods import CONSTRAINTS, METHODS
 
     table = Table("method", "aligning part", "constraining part", "paper", show_lines=True)
     for name, method in METHODS.items():
         objective = method.build()
         align = "\n".join(_described(weight, term) for weight, term in objective.align.parts)
         constrain = [_described(w, t) for w, t in objective.constrain.parts] if objective.constrain else []
-        constrain += [f"map: {step.formula}" for step in objective.through]
+        constrain += [f"map: {step.formula}" for step in objective.transforms]
         constrain += [f"architecture: {method.architecture}"] if method.architecture else []
         table.add_row(name, align, "\n".join(constrain), method.paper)
     console.print(table)

@@ -1,33 +1,63 @@
-"""The table: each method is a pairing of an aligning and a constraining part, and ADC can be added to any.
+"""What can be added to any method with a +."""
+# MERGED DOCS:
+# | """The table: each method is a pairing of an aligning and a constraining part, and ADC can be added to any.
+# |
+# | A row also says which heads the pairing needs, which views it was published with, and what constrains it that is
+# | no summand of its loss. ``scale`` multiplies an added constraint, because losses differ in size: with it, one default
+# | of nu and upsilon gives ADC 30 to 55 % of the gradient at z in nearly every row (means over three to six epochs on
+# | fashion-mini).
+# | """
 
-A row also says which heads the pairing needs, which views it was published with, and what constrains it that is
-no summand of its loss. ``scale`` multiplies an added constraint, because losses differ in size: with it, one default
-of nu and upsilon gives ADC 30 to 55 % of the gradient at z in nearly every row (means over three to six epochs on
-fashion-mini).
-"""
-
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from glf.align.classes import ClassScore, SameClass
 from glf.align.distance import MSE, Cosine, Diagonal, UnitDistance
 from glf.align.local import LocalMSE
+from glf.align.metaug import UnifiedMatch
 from glf.align.predict import MatchTeacher, PredictTeacher, PredictTeacherCosine, PredictView
-from glf.align.relate import ClusterMatch, Invariance, Relation, SwappedPrediction
-from glf.align.unified import UnifiedMatch
-from glf.config import AdcOptions, nearest
+from glf.align.relations import ClusterMatch, Invariance, Relation, SwappedPrediction
+from glf.align.supervised import ClassScore, SameClass
+from glf.config.base import nearest
+from glf.config.training import AdcOptions
 from glf.constrain import contrast as K
-from glf.constrain.assign import Codes
-from glf.constrain.coding import CodingLength, LogDeterminants
-from glf.constrain.local import LocalCovariance, LocalVariance
-from glf.constrain.moments import Covariance, Normalise, Redundancy, Standardise, Variance
-from glf.constrain.table import CONSTRAINTS
-from glf.constrain.unified import UnifiedPartition
+from glf.constrain.adc.equations import ADC, DCM, LPM
+from glf.constrain.adc.neighbours import NeighbourDistributions
+from glf.constrain.logdet import CodingLength, LogDeterminants
+from glf.constrain.metaug import UnifiedPartition
+from glf.constrain.moments import (
+    Covariance,
+    LocalCovariance,
+    LocalVariance,
+    Normalise,
+    Redundancy,
+    Standardise,
+    Variance,
+)
+from glf.constrain.sinkhorn import Codes
+from glf.constrain.target_distribution import TARGET_DISTRIBUTIONS, MatchDistribution
 from glf.constrain.whiten import Whiten
-from glf.method import Method
 from glf.nn.heads import Heads
 from glf.nn.memory import Clusters
-from glf.objective import Objective
+from glf.objective import Method, Objective
+from glf.terms import Term
+
+
+def _neighbours(o: AdcOptions) -> NeighbourDistributions:
+    kernel = ("rho", "effective_dim", "prior_effective_dim", "t_scale", "reading", "covariance")
+    return NeighbourDistributions(**{name: getattr(o, name) for name in kernel})
+
+
+def _matching(name: str) -> Callable[[AdcOptions], Term]:
+    return lambda o: TARGET_DISTRIBUTIONS[name].weight * MatchDistribution(name)
+
+
+CONSTRAINTS: dict[str, Callable[[AdcOptions], Term]] = {
+    "dcm": lambda o: o.nu * DCM(ramp_epochs=o.ramp_epochs, rows=_neighbours(o)),
+    "lpm": lambda o: o.upsilon * LPM(concentration=o.concentration, rows=_neighbours(o)),
+    "adc": lambda o: ADC(**vars(o)),
+    **{name: _matching(name) for name in TARGET_DISTRIBUTIONS},
+}
 
 
 def align() -> Objective:
@@ -40,7 +70,7 @@ def simclr(temperature: float) -> Objective:
 
 def moco(temperature: float, queue: int) -> Objective:
     constrain = K.QueuePartition(temperature)
-    return Objective(align=MatchTeacher(temperature), constrain=constrain, through=[K.FromQueue(queue)])
+    return Objective(align=MatchTeacher(temperature), constrain=constrain, transforms=[K.FromQueue(queue)])
 
 
 def simsiam() -> Objective:
@@ -52,21 +82,21 @@ def byol() -> Objective:
 
 
 def barlow_twins(redundancy: float, factor: float) -> Objective:
-    return Objective(factor * Diagonal(), factor * redundancy * Redundancy(), through=[Standardise()])
+    return Objective(factor * Diagonal(), factor * redundancy * Redundancy(), transforms=[Standardise()])
 
 
 def swav(temperature: float, sharpness: float, rounds: int, queue: int, queue_epoch: float) -> Objective:
     codes = Codes(sharpness=sharpness, rounds=rounds, queue=queue, queue_epoch=queue_epoch)
-    return Objective(SwappedPrediction(temperature), K.PrototypePartition(temperature), through=[codes])
+    return Objective(SwappedPrediction(temperature), K.PrototypePartition(temperature), transforms=[codes])
 
 
 def wmse(size: int, rounds: int) -> Objective:
-    return Objective(align=UnitDistance(), through=[Whiten(size, rounds)])
+    return Objective(align=UnitDistance(), transforms=[Whiten(size, rounds)])
 
 
 def ressl(temperature: float, sharp: float, queue: int) -> Objective:
     constrain = K.RelationPartition(temperature)
-    return Objective(Relation(temperature, sharp), constrain, through=[K.FromQueue(queue)])
+    return Objective(Relation(temperature, sharp), constrain, transforms=[K.FromQueue(queue)])
 
 
 def mec(distortion: float, order: int, warmup: float) -> Objective:
@@ -89,7 +119,7 @@ def vicregl(invariance: float, variance: float, covariance: float, share: float,
 
 
 def corinfomax(invariance: float, old: float) -> Objective:
-    return Objective(align=invariance * MSE(), constrain=LogDeterminants(old), through=[Normalise()])
+    return Objective(align=invariance * MSE(), constrain=LogDeterminants(old), transforms=[Normalise()])
 
 
 def relicv2(temperature: float, invariance: float) -> Objective:
@@ -110,7 +140,7 @@ def pcl(temperature: float, queue: int, clusters: int, warmup: int) -> Objective
     return Objective(
         align=MatchTeacher(temperature) + ClusterMatch(memory),
         constrain=K.QueuePartition(temperature) + K.ClusterPartition(memory),
-        through=[K.FromQueue(queue)],
+        transforms=[K.FromQueue(queue)],
     )
 
 
@@ -150,14 +180,14 @@ _ROWS = [
     Method(name="moco", title="MoCo v2", objective=moco,
            paper="Chen et al. 2020, Improved Baselines with Momentum Contrastive Learning",
            options={"temperature": 0.2, "queue": 4096}, heads=Heads(projector=(512, 128)),
-           teacher=(0.99, 0.999), architecture=_MOVING),
+           ema_momentum=(0.99, 0.999), architecture=_MOVING),
     Method(name="simsiam", title="SimSiam", objective=simsiam,
            paper="Chen and He 2021, Exploring Simple Siamese Representation Learning",
            heads=Heads(projector=(512, 512), last_norm=True, predictor=(128,), fixed_predictor_lr=True),
            scale=0.1, architecture="stop-gradient on the target, predictor, batch normalisation of z"),
     Method(name="byol", title="BYOL", objective=byol,
            paper="Grill et al. 2020, Bootstrap Your Own Latent",
-           heads=Heads(projector=(1024, 256), predictor=(1024,)), teacher=(0.99, 1.0), scale=0.2,
+           heads=Heads(projector=(1024, 256), predictor=(1024,)), ema_momentum=(0.99, 1.0), scale=0.2,
            architecture=f"{_MOVING}; predictor"),
     Method(name="barlow_twins", title="Barlow Twins", objective=barlow_twins,
            paper="Zbontar et al. 2021, Barlow Twins: Self-Supervised Learning via Redundancy Reduction",
@@ -172,13 +202,13 @@ _ROWS = [
            options={"size": 128, "rounds": 1}, heads=Heads(projector=(512, 64)), scale=2.0),
     Method(name="ressl", title="ReSSL", objective=ressl,
            paper="Zheng et al. 2021, ReSSL: Relational Self-Supervised Learning with Weak Augmentation",
-           options={"temperature": 0.1, "sharp": 0.04, "queue": 4096}, views="ressl",
-           heads=Heads(projector=(512, 128)), teacher=(0.99, 1.0),
+           options={"temperature": 0.1, "sharp": 0.04, "queue": 4096}, augment="ressl",
+           heads=Heads(projector=(512, 128)), ema_momentum=(0.99, 1.0),
            architecture=f"{_MOVING}, which sees the weak view and is sharper"),
     Method(name="mec", title="MEC", objective=mec,
            paper="Liu et al. 2022, Self-Supervised Learning via Maximum Entropy Coding",
            options={"distortion": 64.0, "order": 4, "warmup": 10.0},
-           heads=Heads(projector=(512, 512), last_norm=True, predictor=(128,)), teacher=(0.99, 1.0), scale=0.1,
+           heads=Heads(projector=(512, 512), last_norm=True, predictor=(128,)), ema_momentum=(0.99, 1.0), scale=0.1,
            architecture=f"{_MOVING}; predictor, batch normalisation of z"),
     Method(name="vicreg", title="VICReg", objective=vicreg,
            paper="Bardes et al. 2022, VICReg: Variance-Invariance-Covariance Regularization",
@@ -195,8 +225,8 @@ _ROWS = [
            heads=Heads(projector=(512, 512, 64), norm=False), scale=3.0),
     Method(name="relicv2", title="ReLICv2", objective=relicv2,
            paper="Tomasev et al. 2022, Pushing the Limits of Self-Supervised ResNets",
-           options={"temperature": 0.2, "invariance": 1.0}, views="salient", heads=Heads(projector=(512, 128)),
-           teacher=(0.99, 1.0), architecture=f"{_MOVING}; salient parts alone, where masks are given"),
+           options={"temperature": 0.2, "invariance": 1.0}, augment="salient", heads=Heads(projector=(512, 128)),
+           ema_momentum=(0.99, 1.0), architecture=f"{_MOVING}; salient parts alone, where masks are given"),
     Method(name="dcl", title="DCL", objective=dcl,
            paper="Chuang et al. 2020, Debiased Contrastive Learning",
            options={"temperature": 0.5, "same": 0.1}, many_views=False,
@@ -208,7 +238,7 @@ _ROWS = [
     Method(name="pcl", title="PCL", objective=pcl,
            paper="Li et al. 2021, Prototypical Contrastive Learning of Unsupervised Representations",
            options={"temperature": 0.2, "queue": 4096, "clusters": 64, "warmup": 1},
-           heads=Heads(projector=(512, 128)), teacher=(0.99, 0.999),
+           heads=Heads(projector=(512, 128)), ema_momentum=(0.99, 0.999),
            architecture=f"{_MOVING}; clusters of its outputs, anew before every epoch"),
     Method(name="lmcl", title="LMCL", objective=lmcl,
            paper="Chen et al. 2021, Large-Margin Contrastive Learning with Distance Polarization Regularizer",

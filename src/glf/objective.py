@@ -1,11 +1,16 @@
 """Objective(align, constrain): a method, written down. Embeddings in, Loss out."""
+# MERGED DOCS:
+# | """What a row of the table of methods says."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
-from glf.terms import Role, Term, Through, tell_epoch
+from glf.config.base import nearest
+from glf.nn.heads import Heads
+from glf.terms import EmbeddingTransform, Role, Term, set_epoch
 from glf.types import Embeddings, Loss
 
 
@@ -20,22 +25,24 @@ class Objective(nn.Module):
     ['align/mse', 'constrain/covariance', 'constrain/variance', 'loss']
     """
 
-    def __init__(self, align: Term, constrain: Term | None = None, through: Sequence[Through] = ()) -> None:
+    def __init__(
+        self, align: Term, constrain: Term | None = None, transforms: Sequence[EmbeddingTransform] = ()
+    ) -> None:
         super().__init__()
         _check_role(align, "align")
         if constrain is not None:
             _check_role(constrain, "constrain")
         self.align, self.constrain = align, constrain
-        self.through = nn.ModuleList(through)
+        self.transforms = nn.ModuleList(transforms)
 
     def constrained_by(self, extra: Term) -> "Objective":
         """The same objective with one more constraint; the terms are shared, not copied."""
         constrain = extra if self.constrain is None else self.constrain + extra
-        return Objective(self.align, constrain, [m for m in self.through if isinstance(m, Through)])
+        return Objective(self.align, constrain, [m for m in self.transforms if isinstance(m, EmbeddingTransform)])
 
-    def at(self, epoch: float) -> None:
+    def set_epoch(self, epoch: float) -> None:
         """Tell every term and map how many epochs have passed, in fractions."""
-        tell_epoch(self, epoch)
+        set_epoch(self, epoch)
 
     @property
     def parts(self) -> tuple[tuple[float, Term], ...]:
@@ -52,13 +59,13 @@ class Objective(nn.Module):
         found: dict[str, list[dict[str, float | str]]] = {"align": [], "constrain": [], "maps": []}
         for weight, term in self.parts:
             found[term.role].append({"weight": weight, "name": term.name, "formula": term.formula})
-        found["maps"] = [{"formula": str(step.formula)} for step in self.through]
+        found["maps"] = [{"formula": str(step.formula)} for step in self.transforms]
         return found
 
     @property
-    def asleep(self) -> frozenset[str]:
+    def inactive(self) -> frozenset[str]:
         """The terms, as they are logged, that wait for their warm-up to end."""
-        return frozenset(f"{term.role}/{term.name}" for _, term in self.parts if term.asleep)
+        return frozenset(f"{term.role}/{term.name}" for _, term in self.parts if term.inactive)
 
     def forward(self, e: Embeddings) -> Loss:
         if e.z.shape[1] < 2:
@@ -67,11 +74,11 @@ class Objective(nn.Module):
         with torch.autocast(device_type=e.z.device.type, enabled=False):
             raw = e.in_full_precision()
             mapped = raw
-            for map_ in self.through:
+            for map_ in self.transforms:
                 mapped = map_(mapped)
             parts: dict[Role, dict[str, Tensor]] = {"align": {}, "constrain": {}}
             for weight, term in self.parts:
-                value = weight * term(raw if term.before_through else mapped)
+                value = weight * term(raw if term.reads_raw else mapped)
                 named = parts[term.role]
                 named[term.name] = named[term.name] + value if term.name in named else value
             total = torch.stack([v for named in parts.values() for v in named.values()]).sum()
@@ -108,3 +115,32 @@ def _check_role(term: Term, role: Role) -> None:
     for _, part in term.parts:
         if part.role != role:
             raise ValueError(f"{part.name} is a term to {part.role}, so it cannot stand as {role}=")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """One row. ``objective(**options)`` builds it; ``options`` holds the defaults of what can be set, whole numbers
+    where only those make sense."""
+
+    name: str
+    title: str
+    paper: str
+    objective: Callable[..., Objective]
+    options: dict[str, float] = field(default_factory=dict)
+    augment: str = "wmse"  # a recipe of data/views.py
+    heads: Heads
+    many_views: bool = True  # or it is defined for two
+    ema_momentum: tuple[float, float] | None = None  # first and last momentum of the moving average
+    architecture: str = ""  # what constrains it beside the loss
+    scale: float = 1.0
+
+    def build(self, **options: float) -> Objective:
+        """The objective, with options that the row knows."""
+        for name, value in options.items():
+            if name not in self.options:
+                known = ", ".join(self.options) or "none"
+                raise ValueError(f"{self.name} has no option {name!r}{nearest(name, self.options)} (it has: {known})")
+            if isinstance(self.options[name], int) and not float(value).is_integer():
+                raise ValueError(f"{self.name} takes a whole number for {name}, not {value:g}")
+        given = {name: type(self.options[name])(value) for name, value in options.items()}
+        return self.objective(**{**self.options, **given})

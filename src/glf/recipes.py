@@ -8,7 +8,8 @@ they can be said in this frame, with the number that it reports: none of them ha
 from dataclasses import dataclass, replace
 from typing import Any
 
-from glf.config import PretrainConfig, nearest
+from glf.config.base import nearest
+from glf.config.training import PretrainConfig
 
 _CIFAR = {
     "backbone": "resnet18", "image_size": 32, "batch_size": 256, "epochs": 1000, "warmup_epochs": 10.0,
@@ -16,18 +17,18 @@ _CIFAR = {
 }  # fmt: skip
 _WMSE = {
     "backbone": "resnet18", "image_size": 32, "batch_size": 512, "epochs": 1000, "warmup_epochs": 5.0,
-    "optimizer": "adamw", "lr": 1.5e-3, "weight_decay": 1e-6, "views": "wmse", "colours": "exact",
+    "optimizer": "adamw", "lr": 1.5e-3, "weight_decay": 1e-6, "augment": "wmse", "colours": "exact",
 }  # fmt: skip
 _LARS = {"lars_eta": 0.001, "lars_clip": False}  # of the papers; solo-learn's on CIFAR are our defaults
 _IMAGENET = {"backbone": "resnet50", "image_size": 224, "colours": "exact"}
 # Larger crops and a higher rate than usual: in ten epochs of 5,000 images nothing learns to see past smaller crops.
-_TINY = {"backbone": "small_resnet", "batch_size": 128, "epochs": 10, "views": "gentle", "lr": 6e-3}
+_TINY = {"backbone": "small_resnet", "batch_size": 128, "epochs": 10, "augment": "gentle", "lr": 6e-3}
 _TINY_OWN: dict[str, dict[str, Any]] = {
     "swav": {"prototypes": 64},  # a batch of 128 has no equal shares for more
     # The series is a bound only while the width is at most the distortion; beyond, it has no minimum.
     "mec": {"options": {"distortion": 512.0, "warmup": 0.0}},
-    "ressl": {"views": None},  # its last view must be a weak one
-    "relicv2": {"views": None},  # for its masks
+    "ressl": {"augment": None},  # its last view must be a weak one
+    "relicv2": {"augment": None},  # for its masks
 }
 _SOLO = "solo-learn, online linear probe"
 
@@ -66,79 +67,79 @@ def _wmse(published: str, **settings: Any) -> Recipe:
 
 RECIPES: dict[str, dict[str, Recipe]] = {
     "simclr": {
-        "cifar": _cifar("90.74 on CIFAR-10, 65.78 on CIFAR-100", lr=0.4, weight_decay=1e-4, views="symmetric",
+        "cifar": _cifar("90.74 on CIFAR-10, 65.78 on CIFAR-100", lr=0.4, weight_decay=1e-4, augment="symmetric",
                         projector=(2048, 256), projector_norm=False, options={"temperature": 0.2}),
         "wmse": _wmse("91.80 linear, 88.42 5-nn on CIFAR-10", projector=(1024, 64), options={"temperature": 0.5}),
     },
     "moco": {
         "cifar": _cifar("92.94 on CIFAR-10, 69.89 on CIFAR-100", optimizer="sgd", lr=0.3, weight_decay=1e-4,
-                        views="symmetric_weak", projector=(2048, 256), projector_norm=False, momentum=(0.99, 0.999),
+                        augment="symmetric_weak", projector=(2048, 256), projector_norm=False, ema_momentum=(0.99, 0.999),
                         options={"temperature": 0.2, "queue": 32768}),
         "imagenet": _imagenet("67.5 top-1", "facebookresearch/moco", epochs=200, batch_size=256,
-                              optimizer="sgd", lr=0.03, weight_decay=1e-4, warmup_epochs=0.0, views="weak",
-                              projector=(2048, 128), projector_norm=False, momentum=(0.999, 0.999),
+                              optimizer="sgd", lr=0.03, weight_decay=1e-4, warmup_epochs=0.0, augment="weak",
+                              projector=(2048, 128), projector_norm=False, ema_momentum=(0.999, 0.999),
                               options={"temperature": 0.2, "queue": 65536}),
     },
     "simsiam": {
         "cifar": _cifar("90.51 on CIFAR-10, 66.04 on CIFAR-100", optimizer="sgd", lr=0.5, weight_decay=1e-5,
-                        views="symmetric_weak", projector=(2048, 2048, 2048), predictor=(512,)),
+                        augment="symmetric_weak", projector=(2048, 2048, 2048), predictor=(512,)),
         "imagenet": _imagenet("68.1 top-1", "facebookresearch/simsiam", epochs=100,
                               batch_size=512, optimizer="sgd", lr=0.05, weight_decay=1e-4, warmup_epochs=0.0,
-                              views="weak", projector=(2048, 2048, 2048), predictor=(512,)),
+                              augment="weak", projector=(2048, 2048, 2048), predictor=(512,)),
     },
     "byol": {
-        "cifar": _cifar("92.58 on CIFAR-10, 70.46 on CIFAR-100", lr=1.0, weight_decay=1e-5, views="asymmetric",
-                        projector=(4096, 256), predictor=(4096,), momentum=(0.99, 1.0)),
+        "cifar": _cifar("92.58 on CIFAR-10, 70.46 on CIFAR-100", lr=1.0, weight_decay=1e-5, augment="asymmetric",
+                        projector=(4096, 256), predictor=(4096,), ema_momentum=(0.99, 1.0)),
         "wmse": _wmse("91.73 linear, 89.45 5-nn on CIFAR-10", projector=(1024, 64), predictor=(1024,)),
         "imagenet": _imagenet("74.3 top-1 (from memory of the paper)", "deepmind-research/byol", epochs=1000,
                               batch_size=4096, optimizer="lars", lr=0.2, weight_decay=1.5e-6, warmup_epochs=10.0,
-                              views="asymmetric224", projector=(4096, 256), predictor=(4096,), momentum=(0.996, 1.0),
+                              augment="asymmetric224", projector=(4096, 256), predictor=(4096,), ema_momentum=(0.996, 1.0),
                               **_LARS),
     },
     "barlow_twins": {
-        "cifar": _cifar("92.10 on CIFAR-10, 70.90 on CIFAR-100", lr=0.3, weight_decay=1e-4, views="asymmetric",
+        "cifar": _cifar("92.10 on CIFAR-10, 70.90 on CIFAR-100", lr=0.3, weight_decay=1e-4, augment="asymmetric",
                         projector=(2048, 2048, 2048), options={"redundancy": 0.0051, "factor": 0.1}),
         "imagenet": _imagenet("73.3 top-1", "facebookresearch/barlowtwins", epochs=1000,
                               batch_size=2048, optimizer="lars", lr=0.2, weight_decay=1e-6, warmup_epochs=10.0,
-                              views="asymmetric224", projector=(8192, 8192, 8192), bias_lr=0.024, **_LARS),
+                              augment="asymmetric224", projector=(8192, 8192, 8192), bias_lr=0.024, **_LARS),
     },
     "swav": {
-        "cifar": _cifar("89.17 on CIFAR-10, 64.88 on CIFAR-100", lr=0.6, weight_decay=1e-6, views="symmetric",
+        "cifar": _cifar("89.17 on CIFAR-10, 64.88 on CIFAR-100", lr=0.6, weight_decay=1e-6, augment="symmetric",
                         projector=(2048, 128), prototypes=3000, options={"queue": 3840, "queue_epoch": 50}),
         "imagenet": _imagenet("74.3 top-1", "facebookresearch/swav", epochs=400,
                               batch_size=256, optimizer="lars", lr=0.6, weight_decay=1e-6, warmup_epochs=0.0,
-                              views="multicrop224", projector=(2048, 128), prototypes=3000,
+                              augment="multicrop224", projector=(2048, 128), prototypes=3000,
                               options={"queue": 3840, "queue_epoch": 15}, **_LARS),
     },
     "wmse": {
         "cifar": _cifar("88.67 on CIFAR-10, 61.33 on CIFAR-100", optimizer="adamw", lr=2e-3, weight_decay=1e-6,
-                        views="strong", projector=(1024, 64), options={"size": 128, "rounds": 1}),
+                        augment="strong", projector=(1024, 64), options={"size": 128, "rounds": 1}),
         "wmse": _wmse("91.55 linear, 89.69 5-nn on CIFAR-10 with two views", projector=(1024, 64)),
-        "wmse4": _wmse("91.99 linear, 89.87 5-nn on CIFAR-10 with four views", projector=(1024, 64), views="wmse4",
+        "wmse4": _wmse("91.99 linear, 89.87 5-nn on CIFAR-10 with four views", projector=(1024, 64), augment="wmse4",
                        batch_size=256, lr=3e-3),
     },
     "ressl": {
         "cifar": _cifar("90.63 on CIFAR-10, 65.92 on CIFAR-100", optimizer="sgd", lr=0.05, weight_decay=1e-4,
-                        projector=(4096, 256), projector_norm=False, momentum=(0.99, 1.0),
+                        projector=(4096, 256), projector_norm=False, ema_momentum=(0.99, 1.0),
                         options={"queue": 65536, "temperature": 0.1, "sharp": 0.04}),
     },
     "mec": {
         "imagenet": _imagenet("none that we could verify", "xinliu20/MEC", epochs=100, batch_size=1024, optimizer="sgd",
-                              lr=0.5, weight_decay=1e-5, warmup_epochs=10.0, views="asymmetric",
-                              projector=(2048, 2048, 2048), predictor=(512,), momentum=(0.996, 1.0)),
+                              lr=0.5, weight_decay=1e-5, warmup_epochs=10.0, augment="asymmetric",
+                              projector=(2048, 2048, 2048), predictor=(512,), ema_momentum=(0.996, 1.0)),
     },
     "vicreg": {
         # solo-learn sums the variance over views, where we average.
-        "cifar": _cifar("92.07 on CIFAR-10, 68.54 on CIFAR-100", lr=0.3, weight_decay=1e-4, views="solarised",
+        "cifar": _cifar("92.07 on CIFAR-10, 68.54 on CIFAR-100", lr=0.3, weight_decay=1e-4, augment="solarised",
                         projector=(2048, 2048, 2048), options={"variance": 50.0}),
         "imagenet": _imagenet("73.2 top-1", "facebookresearch/vicreg", epochs=1000, batch_size=2048,
                               optimizer="lars", lr=0.2, weight_decay=1e-6, warmup_epochs=10.0,
-                              views="asymmetric224", projector=(8192, 8192, 8192), **_LARS),
+                              augment="asymmetric224", projector=(8192, 8192, 8192), **_LARS),
     },
     "vicregl": {
         "imagenet": _imagenet("70.4 top-1 (71.2 at a share of 0.9)",
                               "facebookresearch/VICRegL", epochs=300, batch_size=2048, optimizer="lars", lr=0.2,
-                              weight_decay=1e-6, warmup_epochs=10.0, views="asymmetric224",
+                              weight_decay=1e-6, warmup_epochs=10.0, augment="asymmetric224",
                               projector=(8192, 8192, 8192), local=(512, 512, 512), **_LARS),
     },
     "corinfomax": {
@@ -147,7 +148,7 @@ RECIPES: dict[str, dict[str, Recipe]] = {
     },
     "supcon": {
         "cifar": _cifar("93.82 on CIFAR-10, 70.38 on CIFAR-100 (as L_in)", optimizer="sgd", lr=0.4, weight_decay=1e-5,
-                        views="symmetric", projector=(2048, 256), projector_norm=False, options={"temperature": 0.2}),
+                        augment="symmetric", projector=(2048, 256), projector_norm=False, options={"temperature": 0.2}),
     },
 }  # fmt: skip
 

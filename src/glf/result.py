@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import glf
-from glf.atomic import alone, whole
+from glf.files import atomic_write, exclusive_lock
 
 SCHEMA = 1
 FILE = "result.json"
@@ -37,7 +37,7 @@ def command() -> str:
 def update(directory: Path, **sections: Any) -> dict[str, Any]:
     """Put sections into the run's result.json, atomically; those that are not named stay, and None takes one out."""
     path = directory / FILE
-    with alone(path):  # of two that add a section at once, neither loses the other's
+    with exclusive_lock(path):  # of two that add a section at once, neither loses the other's
         content = {**(read(directory) if path.exists() else {"schema": SCHEMA}), **sections}
         content = {name: value for name, value in content.items() if value is not None}
         write(path, json.dumps(content, indent=1) + "\n")
@@ -46,7 +46,7 @@ def update(directory: Path, **sections: Any) -> dict[str, Any]:
 
 def write(path: Path, content: str | bytes) -> None:
     """A file, whole or not at all. Names that are no text are written as escapes."""
-    with whole(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace"))
 
 

@@ -16,7 +16,7 @@ class Term(nn.Module):
     """One summand of an objective: reads Embeddings, returns a scalar.
 
     A subclass says its ``role``, the fields it ``needs``, and its ``formula`` (shown by ``glf methods``). A term
-    with ``before_through`` reads the embeddings as the network made them, not as the method's own maps
+    with ``reads_raw`` reads the embeddings as the network made them, not as the method's own maps
     (standardising, whitening) left them. Called with plain tensors, one per view, a term packs them itself:
 
     >>> from glf.align.distance import MSE
@@ -28,7 +28,7 @@ class Term(nn.Module):
     role: ClassVar[Role]
     formula: ClassVar[str]
     needs: frozenset[str] = frozenset({"z"})
-    before_through: ClassVar[bool] = False
+    reads_raw: ClassVar[bool] = False
     epoch: float = 0.0  # how far training is; set by at, for what is warmed up
 
     def forward(self, e: Embeddings) -> Scalar:
@@ -47,12 +47,12 @@ class Term(nn.Module):
         """The (weight, term) pairs that this term is made of: itself, unless it is a Sum."""
         return ((1.0, self),)
 
-    def at(self, epoch: float) -> None:
+    def set_epoch(self, epoch: float) -> None:
         """Tell the term, and those it is made of, how many epochs have passed: for what is warmed up."""
-        tell_epoch(self, epoch)
+        set_epoch(self, epoch)
 
     @property
-    def asleep(self) -> bool:
+    def inactive(self) -> bool:
         """Whether it still waits for a warm-up to end, and is no term yet."""
         return False
 
@@ -105,7 +105,7 @@ class Sum(Term):
         return configuration(self) or f"weights={self.weights}"
 
 
-class Through(nn.Module):
+class EmbeddingTransform(nn.Module):
     """A constraint that is a map: Embeddings in, Embeddings on the feasible set out."""
 
     formula: ClassVar[str]
@@ -115,10 +115,10 @@ class Through(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} is not a map of its own")
 
 
-def tell_epoch(module: nn.Module, epoch: float) -> None:
+def set_epoch(module: nn.Module, epoch: float) -> None:
     """Every term and map inside hears how many epochs have passed, in fractions."""
     for part in module.modules():
-        if isinstance(part, Term | Through):
+        if isinstance(part, Term | EmbeddingTransform):
             part.epoch = epoch
 
 

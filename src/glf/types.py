@@ -17,7 +17,7 @@ class Batch(NamedTuple):
 
     images: Tensor  # uint8 (batch, channel, height, width)
     target: Tensor  # (batch,): -1 where there is no label
-    row: Tensor  # (batch,): row of the data set
+    indices: Tensor  # (batch,): positions in the data set
     prior: Tensor | None  # (batch, prior): cached rows of f_pre, where a term asks for them
     mask: Tensor | None = None  # uint8 (batch, 1, height, width): white where an image is salient
 
@@ -28,7 +28,7 @@ class Views(NamedTuple):
     x: tuple[Tensor, ...]  # one (batch, channel, height, width) in [0, 1] per view; crops may differ in size
     boxes: Tensor  # (view, batch, 4): x0 y0 x1 y1 in fractions of the image, x0 > x1 when flipped
     target: Tensor  # (batch,): read by probes and by supervised methods only
-    row: Tensor  # (batch,): row of the data set
+    indices: Tensor  # (batch,): positions in the data set
     prior: Tensor | None  # (batch, prior)
 
 
@@ -45,14 +45,14 @@ class Embeddings:
     boxes: Float[Tensor, "view batch 4"] | None = None  # where the views were cut: x0 y0 x1 y1, x0 > x1 when flipped
     scores: Float[Tensor, "view batch class"] | None = None  # of a linear classifier
     target: Int[Tensor, " batch"] | None = None
-    row: Int[Tensor, " batch"] | None = None
+    indices: Int[Tensor, " batch"] | None = None
     prior: Float[Tensor, "batch prior"] | None = None
     prototypes: Float[Tensor, "prototype dim"] | None = None  # parameters, of unit length
     queue: Float[Tensor, "full entry dim"] | None = None  # what a method's memory holds; added by its map
     codes: Float[Tensor, "full batch prototype"] | None = None  # soft assignments; added by a method's map
     _shared: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def once(self, key: Hashable, compute: Callable[[], T]) -> T:
+    def cached(self, key: Hashable, compute: Callable[[], T]) -> T:
         """A quantity that several terms use, computed by the first that asks.
 
         What was computed without gradients, for a diagnosis, is not handed to a loss.
@@ -75,7 +75,7 @@ class Embeddings:
             return self  # with what has been computed of it
         return self.map(lambda x: x.float() if x.dtype in HALF else x)
 
-    def asked(self, name: str) -> Tensor:
+    def require(self, name: str) -> Tensor:
         """The field, or a ValueError that says who should have provided it."""
         value = getattr(self, name)
         if value is None:
@@ -88,7 +88,7 @@ HALF = (torch.float16, torch.bfloat16)
 # The dimension of the batch in what the network hands over; prototypes are parameters and have none.
 BATCH_DIM: dict[str, int | None] = {
     "z": 1, "h": 1, "p": 1, "teacher": 1, "generated": 1, "maps": 1, "boxes": 1, "scores": 1,
-    "target": 0, "row": 0, "prior": 0,
+    "target": 0, "indices": 0, "prior": 0,
     "prototypes": None,
 }  # fmt: skip
 LEARNT = ("z", "h", "p", "generated", "maps", "scores", "prototypes")  # those that a loss has a gradient at

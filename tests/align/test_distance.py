@@ -4,7 +4,8 @@ from itertools import combinations
 import pytest
 
 import reference
-from glf.align.distance import MSE, Cosine, Diagonal, cosine, cross_correlation, diagonal, mse
+from glf.align.distance import MSE, Cosine, Diagonal, cosine, diagonal, mse
+from glf.similarity import cross_correlation
 from glf.types import Embeddings
 from reference import draw
 

@@ -1,6 +1,6 @@
 import torch
 
-from glf.align.local import locations, matched, nearest
+from glf.similarity import locations, matched, nearest_cells
 from reference import draw
 
 
@@ -13,9 +13,9 @@ def test_locations_are_the_centres_of_cells_in_the_image():
 
 def test_the_nearest_cells_come_first_with_their_candidates():
     distance = torch.tensor([[[3.0, 2.0], [0.5, 9.0], [7.0, 1.0]]])
-    cell, candidate = nearest(distance, 2)
+    cell, candidate = nearest_cells(distance, 2)
     assert (cell.tolist(), candidate.tolist()) == ([[1, 2]], [[0, 1]])
-    assert nearest(distance, 9)[0].shape == (1, 3)  # no more than there are
+    assert nearest_cells(distance, 9)[0].shape == (1, 3)  # no more than there are
 
 
 def test_matches_of_a_view_with_itself_are_itself():

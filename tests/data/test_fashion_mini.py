@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from glf.data.arrays import read_idx
-from glf.data.published import DEBIAN
+from glf.data.datasets import DEBIAN
 from glf.data.sources import load
 
 REPO = Path(__file__).parents[2]

@@ -13,11 +13,11 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from glf.data import shape
+from glf.data import decode
 from glf.data.files import Entry, Files
-from glf.data.lazy import SHARE, ChangedFile, Decoded, Table
+from glf.data.images import Skipped
+from glf.data.lazy import SHARE, ChangedFile, CompactEntries, DecodeOnRead
 from glf.data.sources import load
-from glf.data.store import Skipped
 from photos import BROKEN, write_photos
 
 Array = NDArray[np.uint8]
@@ -31,13 +31,13 @@ def photos(tmp_path: Path) -> Path:
 @pytest.fixture
 def decodings(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     """One element for every image that is decoded from now on."""
-    decode, calls = shape.decode, list[int | None]()
+    original, calls = decode.decode, list[int | None]()
 
     def counted(data: bytes, *, side: int | None = None, least: int | None = None) -> Array:
         calls.append(side)
-        return decode(data, side=side, least=least)
+        return original(data, side=side, least=least)
 
-    monkeypatch.setattr(shape, "decode", counted)
+    monkeypatch.setattr(decode, "decode", counted)
     return calls
 
 
@@ -76,8 +76,8 @@ def test_pixels_and_key_are_those_of_the_packed_set(
     path = str(source(photos))
     lazy = load(path, size=size, store="decode")
     packed = load(path, size=size, store="pack")
-    assert (lazy.place, packed.place) == ("decoded", "in memory")
-    assert isinstance(lazy.pixels, Decoded)
+    assert (lazy.storage, packed.storage) == ("decoded", "in memory")
+    assert isinstance(lazy.pixels, DecodeOnRead)
     assert lazy.pixels.shape == packed.pixels.shape == (24, *[64 if size else 256] * 2, 3)
     assert (lazy.pixels.dtype, lazy.pixels.ndim, lazy.pixels.nbytes) == (np.uint8, 4, packed.pixels.nbytes)
     np.testing.assert_array_equal(lazy.pixels[:], packed.pixels)
@@ -117,7 +117,7 @@ def test_a_part_stays_lazy_and_has_the_packed_parts_key(photos: Path, decodings:
     decodings.clear()
     for rows in (np.arange(4, 20), np.array([7, 3, 3]), packed.targets == 1):
         part, expected = lazy.select(rows), packed.select(rows)
-        assert part.place == "decoded"
+        assert part.storage == "decoded"
         assert not decodings
         assert part.key == expected.key
         assert part.targets.tolist() == expected.targets.tolist()
@@ -151,11 +151,11 @@ def test_the_check_is_remembered(photos: Path, tmp_path: Path, decodings: list[i
 def test_a_pack_is_a_check_and_a_check_is_no_pack(photos: Path, tmp_path: Path, decodings: list[int | None]) -> None:
     load(str(photos), size=28, store="pack")
     decodings.clear()
-    assert load(str(photos), size=28, store="decode").place == "decoded"
+    assert load(str(photos), size=28, store="decode").storage == "decoded"
     assert not decodings
     for path in (tmp_path / "cache" / "images").glob("*.npy"):
         path.unlink()
-    assert load(str(photos), size=28, store="pack").place == "in memory"
+    assert load(str(photos), size=28, store="pack").storage == "in memory"
     assert kinds(tmp_path) == [".json", ".npy"]
 
 
@@ -207,19 +207,19 @@ def test_auto_packs_what_leaves_room(
     needed = 27 * 32 * 32 * 3  # every file counts: which are bad is not known in advance
     disk(int(needed / 0.8) - 2)
     lazy = load(str(photos), size=28)
-    assert lazy.place == "decoded"
+    assert lazy.storage == "decoded"
     assert kinds(tmp_path) == [".json"]
     decodings.clear()
     disk(24 * 32 * 32 * 3)
-    assert load(str(photos), size=28).place == "decoded"
+    assert load(str(photos), size=28).storage == "decoded"
     assert not decodings
     disk(int(needed / 0.8) + 2)
     packed = load(str(photos), size=28)
-    assert packed.place == "in memory"
+    assert packed.storage == "in memory"
     assert kinds(tmp_path) == [".json", ".npy"]
     disk(0)
-    assert load(str(photos), size=28).place == "in memory"  # it is there already
-    assert load(str(photos), size=28, store="decode").place == "decoded"  # and is left alone
+    assert load(str(photos), size=28).storage == "in memory"  # it is there already
+    assert load(str(photos), size=28, store="decode").storage == "decoded"  # and is left alone
     assert load(str(photos), size=28).key == packed.key == lazy.key
 
 
@@ -272,21 +272,21 @@ def test_a_table_is_its_entries(photos: Path) -> None:
         Entry("é\udcff.png", 2**40, -1, 512),
         Entry("", 0, 0, 0),
     ]
-    table = Table(entries)
+    table = CompactEntries(entries)
     assert list(table) == entries
     assert table[-1] == entries[-1]
     assert table[np.int64(1)] == entries[1]
     assert table[1:] == entries[1:]
     assert entries[1] in table
-    assert len(Table([])) == 0
+    assert len(CompactEntries([])) == 0
     with pytest.raises(IndexError):
         table[3]
 
 
 def test_another_process_gets_no_more_than_names(photos: Path) -> None:
     images = load(str(photos), size=28, store="decode")
-    assert isinstance(images.pixels, Decoded)
+    assert isinstance(images.pixels, DecodeOnRead)
     sent = pickle.dumps(images.pixels)
     assert len(sent) < 4000
     np.testing.assert_array_equal(pickle.loads(sent)[3:5], images.pixels[3:5])
-    assert isinstance(images.pixels.files.entries, Table)
+    assert isinstance(images.pixels.files.entries, CompactEntries)

@@ -8,10 +8,10 @@ import torch
 from PIL import Image
 
 from glf.data import sources
-from glf.data.augment import augment
-from glf.data.loader import EpochBatches, loader
+from glf.data.augment.augment import augment
+from glf.data.augment.policies import POLICIES, ViewPolicy
+from glf.data.batches import EpochBatches, image_loader
 from glf.data.masks import GREY, read_masks, without_background
-from glf.data.views import RECIPES, View
 from glf.types import Batch
 
 
@@ -33,8 +33,8 @@ def test_masks_are_found_by_name(folders: tuple[Path, Path]) -> None:
     images = sources.load(str(folders[0]))
     masks = read_masks(folders[1], str(folders[0]), images, size=None)
     assert [int((mask > 0).all((1, 2)).sum()) for mask in masks.pixels[:]] == [1, 2, 3, 4]
-    (batch,) = loader(images, EpochBatches(np.arange(4), 4, 0), prior=None, masks=masks)
-    for row, image, mask in zip(batch.row, batch.images, batch.mask, strict=True):
+    (batch,) = image_loader(images, EpochBatches(np.arange(4), 4, 0), prior=None, masks=masks)
+    for row, image, mask in zip(batch.indices, batch.images, batch.mask, strict=True):
         assert int(image[0, 0, 0]) == 40 * (int(row) + 1)
         assert int((mask > 0).sum()) == 20 * (int(row) + 1)
 
@@ -67,7 +67,7 @@ def test_a_background_is_hidden_where_it_is_chosen() -> None:
 @pytest.mark.parametrize("side", [8, 64])
 def test_views_hide_backgrounds_at_their_own_rate(side: int) -> None:
     plain = {"crop": (1.0, 1.0), "ratio": (1.0, 1.0), "flip": 0, "jitter": 0, "grey": 0}
-    recipe = (View(**plain, mask=1.0), View(**plain))  # type: ignore[arg-type]
+    recipe = (ViewPolicy(**plain, mask=1.0), ViewPolicy(**plain))  # type: ignore[arg-type]
     images = torch.full((4, 3, side, side), 255, dtype=torch.uint8)
     rows, masks = torch.arange(4), torch.zeros(4, 1, side, side, dtype=torch.uint8)
     batch = Batch(images, rows, rows, None, masks)
@@ -80,7 +80,7 @@ def test_without_masks_nothing_changes() -> None:
     images = torch.randint(0, 256, (4, 3, 8, 8), dtype=torch.uint8)
     rows = torch.arange(4)
     views = [
-        augment(Batch(images, rows, rows, None), RECIPES[name], 8, torch.Generator().manual_seed(0)).x
+        augment(Batch(images, rows, rows, None), POLICIES[name], 8, torch.Generator().manual_seed(0)).x
         for name in ("wmse", "salient")
     ]
     assert all(torch.equal(a, b) for a, b in zip(*views, strict=True))

@@ -17,12 +17,11 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from glf.config import Store
-from glf.data.files import find
-from glf.data.members import members
-from glf.data.pack import hold
+from glf.config.training import Store
+from glf.data.files import find, tar_members
+from glf.data.image_cache import load_or_build
+from glf.data.images import Skipped
 from glf.data.sources import load
-from glf.data.store import Skipped
 from machine import unprivileged
 
 Array = NDArray[np.uint8]
@@ -49,7 +48,7 @@ def test_files_that_go_after_they_were_listed(classes: Path, store: Store) -> No
     files = find(classes, "train")
     (classes / "boot" / "1.png").unlink()
     shutil.rmtree(classes / "dress")
-    held = hold(files, store=store)
+    held = load_or_build(files, store=store)
     gone = "cannot be read: No such file or directory"
     assert listed(held.skipped) == {"boot/1.png": gone} | {f"dress/{i}.png": gone for i in range(4)}
     assert held.pixels[:].shape == (7, 28, 28, 1)
@@ -70,7 +69,7 @@ def test_files_that_are_replaced_after_they_were_listed(classes: Path, fashion: 
     size = other.stat().st_size
     Image.fromarray(fashion[99]).save(other)
     assert other.stat().st_size == size
-    held = hold(files, store=store)
+    held = load_or_build(files, store=store)
     assert listed(held.skipped) == {"coat/2.bmp": "cannot be read: it changed since it was listed"}
     np.testing.assert_array_equal(held.pixels[:][..., 0], np.delete(fashion[:12], 6, axis=0))
     anew = load(str(classes), store=store)
@@ -81,7 +80,7 @@ def test_files_that_are_replaced_after_they_were_listed(classes: Path, fashion: 
     files = find(classes, "train")
     (classes / "coat" / "3.bmp").write_bytes(other.read_bytes())
     why = f"cannot be read: it had {size + 4} bytes and has {size}"
-    assert listed(hold(files, store=store).skipped) == {"coat/3.bmp": why}
+    assert listed(load_or_build(files, store=store).skipped) == {"coat/3.bmp": why}
 
 
 def test_a_replaced_file_never_gets_the_first_ones_key(classes: Path, fashion: Array, tmp_path: Path) -> None:
@@ -93,7 +92,7 @@ def test_a_replaced_file_never_gets_the_first_ones_key(classes: Path, fashion: A
     larger = first.read_bytes()
     assert len(larger) > len(kept)
     first.write_bytes(larger[: len(kept)])  # of the same length; broken, which matters as little
-    assert listed(hold(files).skipped) == {"boot/0.png": "cannot be read: it changed since it was listed"}
+    assert listed(load_or_build(files).skipped) == {"boot/0.png": "cannot be read: it changed since it was listed"}
     first.write_bytes(kept)
     os.utime(first, ns=(stamp, stamp))
     images = load(str(classes))
@@ -109,7 +108,7 @@ def test_a_tar_that_is_replaced_while_it_is_read(classes: Path, tmp_path: Path, 
     files = find(tar, "train")
     tar.write_bytes(tar.read_bytes()[:3000])
     with pytest.raises(ValueError, match=r"more than half of the 12 .*bad:\n  boot/0\.png: cannot be read: "):
-        hold(files, store=store)
+        load_or_build(files, store=store)
 
 
 # --- what cannot be looked at
@@ -256,7 +255,7 @@ def test_a_cut_tar_is_refused_wherever_it_is_cut(tmp_path: Path, fashion: Array)
 def test_a_tar_that_is_damaged_inside_does_not_end_there(tmp_path: Path, fashion: Array) -> None:
     tar = tar_of(fashion[:4], tmp_path / "a.tar")
     data = bytearray(tar.read_bytes())
-    third = [member.offset for member in members(tar)][2]
+    third = [member.offset for member in tar_members(tar)][2]
     data[third + 10] ^= 1
     tar.write_bytes(data)
     with pytest.raises(ValueError, match=f"damaged at byte {third}$"):
@@ -297,7 +296,7 @@ def test_a_size_below_zero_does_not_lead_back_for_ever(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("hurried")
 def test_damaged_tars_are_read_or_refused(tmp_path: Path, fashion: Array) -> None:
     data = tar_of(fashion[:6], tmp_path / "a.tar").read_bytes()
-    headers = [member.offset for member in members(tmp_path / "a.tar")]
+    headers = [member.offset for member in tar_members(tmp_path / "a.tar")]
     rng, outcomes = random.Random(0), {"read": 0, "refused": 0}
     for _ in range(300):
         changed = bytearray(data)
@@ -319,7 +318,7 @@ def test_damaged_tars_are_read_or_refused(tmp_path: Path, fashion: Array) -> Non
 
 
 def test_boxes_of_a_folder_with_links_in_circles(tmp_path: Path) -> None:
-    from glf.evaluate.detect.place import Place
+    from glf.evaluation.detect.annotations import AnnotationRoot
 
     for name in ("a", "b", "c"):
         (tmp_path / "set" / name).mkdir(parents=True)
@@ -327,5 +326,5 @@ def test_boxes_of_a_folder_with_links_in_circles(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         for other in ("a", "b", "c"):
             (tmp_path / "set" / name / f"to-{other}").symlink_to(tmp_path / "set" / other)
-    assert {Path(name).name for name in Place(path=tmp_path / "set").files} == {"1.txt"}
-    assert len(Place(path=tmp_path / "set").files) == 3
+    assert {Path(name).name for name in AnnotationRoot(path=tmp_path / "set").files} == {"1.txt"}
+    assert len(AnnotationRoot(path=tmp_path / "set").files) == 3

@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from glf.data.images import MissingSplit
 from glf.data.sources import SOURCES, load
-from glf.data.store import MissingSplit
 
 Array = NDArray[np.uint8]
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"

@@ -8,18 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glf.data import workers
+from glf import device
+from glf.data import batches
+from glf.data.batches import described, worker_count
+from glf.data.images import ImageSet
 from glf.data.sources import load
-from glf.data.store import Images
-from glf.data.workers import cores, described, worker_count
+from glf.device import cores
 
 
 @pytest.fixture
-def images(classes: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Images]:
+def images(classes: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, ImageSet]:
     found = [load(str(classes), store="decode"), load(str(classes))]
-    monkeypatch.setattr("glf.data.resident.IN_MEMORY", 0)
+    monkeypatch.setattr("glf.data.image_cache.IN_MEMORY", 0)
     found.append(load(str(classes)))
-    return {images.place: images for images in found}
+    return {images.storage: images for images in found}
 
 
 @pytest.mark.parametrize(
@@ -39,7 +41,7 @@ def images(classes: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Images]:
     ],
 )
 def test_the_number_of_workers(
-    images: dict[str, Images],
+    images: dict[str, ImageSet],
     place: str,
     gpu: bool,
     available: int,
@@ -47,7 +49,7 @@ def test_the_number_of_workers(
     expected: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(workers, "cores", lambda: available)
+    monkeypatch.setattr(device, "cores", lambda: available)
     assert worker_count(images[place], None, gpu=gpu, processes=processes) == expected
     assert worker_count(images[place], 3, gpu=gpu, processes=processes) == 3
     assert worker_count(images[place], 0, gpu=gpu, processes=processes) == 0
@@ -84,9 +86,9 @@ def test_where_the_images_live_in_words(images: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("free", "expected"), [(64, 1), (63, 0), (1000, 8)])
 def test_no_more_workers_than_batches_fit_into_shared_memory(
-    images: dict[str, Images], free: int, expected: int, monkeypatch: pytest.MonkeyPatch
+    images: dict[str, ImageSet], free: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "cores", lambda: 8)
-    monkeypatch.setattr(workers.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
-    assert workers.worker_count(images["decoded"], None, gpu=False, batch_bytes=32) == expected
-    assert workers.worker_count(images["decoded"], 5, gpu=False, batch_bytes=32) == 5
+    monkeypatch.setattr(device, "cores", lambda: 8)
+    monkeypatch.setattr(batches.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    assert batches.worker_count(images["decoded"], None, gpu=False, batch_bytes=32) == expected
+    assert batches.worker_count(images["decoded"], 5, gpu=False, batch_bytes=32) == 5

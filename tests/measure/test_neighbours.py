@@ -8,12 +8,12 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier, NearestNeighbors
 from torch import Tensor
 
+from glf.data.images import ImageSet
 from glf.data.sources import load
-from glf.data.store import Images
 from glf.measure.neighbours import most_similar, nearest_neighbours, weighted_neighbours
 
 
-def pixels(images: Images, count: int) -> tuple[Tensor, Tensor]:
+def pixels(images: ImageSet, count: int) -> tuple[Tensor, Tensor]:
     x = torch.from_numpy(images.pixels[:count].reshape(count, -1)).float() / 255
     return x, torch.from_numpy(images.targets[:count].copy())
 

@@ -6,15 +6,15 @@ import torch
 from torch import Tensor, nn
 from torchvision.transforms.v2 import functional as V
 
-from glf.data.loader import to_tensor
+from glf.data.batches import to_tensor
+from glf.data.images import ImageSet
 from glf.data.sources import load
-from glf.data.store import Images
 from glf.nn.backbone import Backbone
-from glf.nn.features import encode, extract, fingerprint, fit
+from glf.nn.features import encode, extract, fingerprint, resize_to
 
 
 @pytest.fixture(scope="module")
-def images() -> Images:
+def images() -> ImageSet:
     return load("fashion-mini", "test").select(np.arange(20))
 
 
@@ -34,7 +34,7 @@ class Counted:
         self.calls += 1
 
 
-def direct(backbone: Backbone, images: Images, size: int = 28) -> np.ndarray:
+def direct(backbone: Backbone, images: ImageSet, size: int = 28) -> np.ndarray:
     x = to_tensor(images.pixels).float() / 255
     with torch.no_grad():
         return backbone.eval()(x if size == 28 else V.resize(x, [size, size], antialias=True)).numpy()
@@ -181,7 +181,7 @@ def test_what_fails_half_way_leaves_no_file(images, tmp_path, how, error):
 )
 def test_images_fit_the_encoder(height, width, size, margin):
     x = torch.rand(2, 3, height, width)
-    fitted = fit(x, size)
+    fitted = resize_to(x, size)
     if margin is None:
         expected = V.resize(x, [size, size], antialias=True)
     else:

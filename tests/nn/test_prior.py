@@ -12,31 +12,31 @@ from sklearn.metrics import pairwise_distances
 from torch import nn
 from torchvision.transforms.v2 import functional as V
 
-from glf.data.loader import to_tensor
+from glf.data.batches import to_tensor
+from glf.data.images import ImageSet, array_key
 from glf.data.sources import load
-from glf.data.store import Images, array_key
 from glf.nn.backbone import Backbone
 from glf.nn.prior import prior_rows
 from glf.nn.weights import FILE, save_backbone
 
 
 @pytest.fixture(scope="module")
-def images() -> Images:
+def images() -> ImageSet:
     return load("fashion-mini", "test").select(np.arange(120))
 
 
-def some(images: Images, count: int, channels: int = 1) -> Images:
+def some(images: ImageSet, count: int, channels: int = 1) -> ImageSet:
     pixels = images.pixels[: count * channels, :, :, 0].reshape(count, channels, 28, 28).transpose(0, 2, 3, 1)
     return replace(images, pixels=pixels, targets=images.targets[:count], key=array_key(pixels))
 
 
-def middle(images: Images, side: int) -> Images:
+def middle(images: ImageSet, side: int) -> ImageSet:
     start = (28 - side) // 2
     pixels = images.pixels[:, start : start + side, start : start + side]
     return replace(images, pixels=pixels, key=array_key(pixels))
 
 
-def scaled(images: Images, side: int) -> torch.Tensor:
+def scaled(images: ImageSet, side: int) -> torch.Tensor:
     x = to_tensor(images.pixels).float() / 255
     return V.resize(x, [side, side], antialias=True)
 
@@ -50,7 +50,7 @@ def same_distances(rows: np.ndarray, features: np.ndarray | torch.Tensor, tolera
     np.testing.assert_allclose(distances(rows), expected, rtol=tolerance, atol=1e-4 * expected.max())
 
 
-def raw_rows(cache: Path, images: Images) -> np.ndarray:
+def raw_rows(cache: Path, images: ImageSet) -> np.ndarray:
     """The features as the encoder gave them, before their reduction."""
     (path,) = cache.glob(f"prior-{images.key}-*.npy")
     return np.load(path)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from glf.nn.heads import mlp
-from glf.nn.teacher import Teacher, momentum_at
+from glf.nn.network import Teacher, momentum_at
 from reference import draw
 
 

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from glf import checkpoint
-from glf.config import PretrainConfig
+from glf.config.training import PretrainConfig
 from glf.train.run import pretrain
 
 METHODS = ("simclr+adc", "byol", "swav", "moco")
@@ -23,7 +23,7 @@ CONFIG = PretrainConfig(
     backbone="timm:test_vit",
     image_size=32,
     stem="standard",
-    limit=160,
+    max_images=160,
     batch_size=16,
     epochs=5,
     val_images=0,
@@ -93,7 +93,9 @@ def test_two_nodes_are_one_run(tmp_path: Path) -> None:
         port = probe.getsockname()[1]
     short = replace(config("simclr+adc", tmp_path / "nodes"), epochs=1, nodes=2, accumulate=2)
     flags = "--nodes 2 --devices 1 --strategy ddp --accumulate 2 --epochs 1 --backbone timm:test_vit --image-size 32"
-    flags += " --limit 160 --batch-size 16 --val-images 0 --log-every 1 --precision 64-true --device cpu --workers 0"
+    flags += (
+        " --max-images 160 --batch-size 16 --val-images 0 --log-every 1 --precision 64-true --device cpu --workers 0"
+    )
     flags += " --stem standard --projector 32 16 --projector-norm False --method simclr+adc"
     common = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "localhost", "--master-port", str(port)]
     command = ["-m", "glf", "pretrain", *flags.split(), "--out", short.out]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from glf.config import Settled
+from glf.config.training import ResolvedPretrainConfig
 from glf.train import optim
 
 
@@ -15,7 +15,7 @@ def network() -> nn.ModuleDict:
 
 
 def test_the_rate_scales_with_the_global_batch() -> None:
-    assert optim.scaled_lr(Settled(lr=0.1, batch_size=1024)) == pytest.approx(0.4)
+    assert optim.scaled_lr(ResolvedPretrainConfig(lr=0.1, batch_size=1024)) == pytest.approx(0.4)
 
 
 def test_warm_up_then_cosine_to_zero() -> None:
@@ -29,7 +29,7 @@ def test_warm_up_then_cosine_to_zero() -> None:
 @pytest.mark.parametrize("name", ["adamw", "sgd", "lars"])
 def test_vectors_take_no_decay_and_a_fixed_part_keeps_its_rate(name: str) -> None:
     net = network()
-    config = Settled(optimizer=name, lr=0.1, weight_decay=0.5, epochs=2, warmup_epochs=0)  # type: ignore[arg-type]
+    config = ResolvedPretrainConfig(optimizer=name, lr=0.1, weight_decay=0.5, epochs=2, warmup_epochs=0)  # type: ignore[arg-type]
     optimizer, scheduler = optim.build(net, config, steps_per_epoch=5, constant=net["predictor"])
     for group in optimizer.param_groups:
         assert all((p.ndim > 1) == (group["weight_decay"] == 0.5) for p in group["params"])
@@ -48,12 +48,12 @@ def test_vectors_take_no_decay_and_a_fixed_part_keeps_its_rate(name: str) -> Non
 def test_frozen_parameters_are_left_out() -> None:
     net = network()
     net["body"].requires_grad_(False)
-    optimizer, _ = optim.build(net, Settled(), steps_per_epoch=5)
+    optimizer, _ = optim.build(net, ResolvedPretrainConfig(), steps_per_epoch=5)
     assert sum(len(g["params"]) for g in optimizer.param_groups) == 2
 
 
 def test_vectors_may_have_a_rate_of_their_own() -> None:
-    config = Settled(lr=0.1, bias_lr=0.25, epochs=2, warmup_epochs=0)
+    config = ResolvedPretrainConfig(lr=0.1, bias_lr=0.25, epochs=2, warmup_epochs=0)
     optimizer, _ = optim.build(network(), config, steps_per_epoch=5)
     for group in optimizer.param_groups:
         assert group["lr"] == pytest.approx(0.025 if group["params"][0].ndim == 1 else 0.1)
@@ -66,7 +66,9 @@ def test_lars_goes_as_far_as_it_is_told(eta: float, clip: bool, relative: float)
     """Clipped, a step is the smaller of eta |w| / |g| and the rate, whatever the schedule; else it is their product."""
     weight = torch.nn.Linear(3, 3, bias=False)
     before = weight.weight.detach().clone()
-    config = Settled(optimizer="lars", lr=0.4, weight_decay=1e-9, lars_eta=eta, lars_clip=clip, warmup_epochs=0)
+    config = ResolvedPretrainConfig(
+        optimizer="lars", lr=0.4, weight_decay=1e-9, lars_eta=eta, lars_clip=clip, warmup_epochs=0
+    )
     optimizer, _ = optim.build(weight, config, steps_per_epoch=5)
     weight.weight.grad = 100 * torch.ones(3, 3)
     optimizer.step()

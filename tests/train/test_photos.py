@@ -12,13 +12,13 @@ import pytest
 import torch
 from rich.console import Console
 
-from glf import checkpoint
-from glf.config import EvaluateConfig, PretrainConfig
+from glf import checkpoint, rundir
+from glf.config.evaluation import EvaluateConfig
+from glf.config.training import PretrainConfig
 from glf.data.files import Entry, Files
 from glf.data.lazy import ChangedFile
-from glf.evaluate.suite import evaluate
-from glf.report.page import write_report
-from glf.train import directory
+from glf.evaluation.suite import evaluate
+from glf.reporting.page import write_report
 from glf.train.run import pretrain
 from photos import write_photos
 
@@ -30,7 +30,7 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Settings of a run of two epochs of two steps, with a cache of its own."""
     monkeypatch.setenv("GLF_CACHE", str(tmp_path / "cache"))
     data = str(write_photos(tmp_path / "camera"))
-    return {"data": data, "image_size": 28, "method": "byol+adc", "limit": None, "val_images": 4, "batch_size": 8}
+    return {"data": data, "image_size": 28, "method": "byol+adc", "max_images": None, "val_images": 4, "batch_size": 8}
 
 
 def packs(tmp_path: Path) -> list[Path]:
@@ -38,13 +38,13 @@ def packs(tmp_path: Path) -> list[Path]:
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = checkpoint.load(run / directory.LAST)["state_dict"]
+    found: dict[str, torch.Tensor] = checkpoint.load(run / rundir.LAST)["state_dict"]
     return found
 
 
 def metrics(run: Path) -> list[dict[str, float]]:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k not in ("images_per_second", "waiting")} for line in lines]
+    return [{k: v for k, v in line.items() if k not in ("images_per_second", "data_wait")} for line in lines]
 
 
 def assert_same(a: Path, b: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_file_that_vanishes_ends_the_run_in_one_line_and_the_packed_run_goes_o
     assert error.match(r"^\S+/camera/(boot|coat)/\d+\.jpg was an image .* no longer is: No such file or directory$")
     assert len(metrics(tmp_path / "broken")) == 3  # two steps and a probe
     resumed = small_run(resume=True, store="pack", workers=None, out=tmp_path / "broken", **photos, epochs=2)
-    assert directory.saved_config(resumed).store == "decode"
+    assert rundir.saved_config(resumed).store == "decode"
     assert_same(whole, resumed)
 
 
@@ -114,7 +114,7 @@ def test_names_that_are_no_text_reach_every_file_of_a_run(photos: dict[str, Any]
     (data / "coat" / "two\nlines.jpg").touch()
     shown = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="strict", write_through=True)
     console = Console(file=shown, width=200)
-    config = PretrainConfig(**{**photos, "data": str(data)}, epochs=1, choose=False, out=tmp_path / "run")
+    config = PretrainConfig(**{**photos, "data": str(data)}, epochs=1, auto=False, out=tmp_path / "run")
     pretrain(config, console)
     evaluate(EvaluateConfig(run=tmp_path / "run", suite=("knn",), references=False), console)
     skipped = (tmp_path / "run" / "skipped.txt").read_text().splitlines()

@@ -14,14 +14,13 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from glf import checkpoint
-from glf.config import AdcOptions, PretrainConfig
-from glf.constrain.distribution import LAWS
+from glf import checkpoint, rundir
+from glf.config.training import AdcOptions, PretrainConfig
+from glf.constrain.target_distribution import TARGET_DISTRIBUTIONS
 from glf.data import sources
+from glf.data.images import split_held_out
 from glf.methods import METHODS, parse
 from glf.nn.weights import load_backbone
-from glf.train import directory
-from glf.train.feed import split
 from glf.train.run import pretrain
 
 Run = Callable[..., Path]
@@ -38,7 +37,7 @@ ACTIVE: dict[str, dict[str, Any]] = {
     "lmcl": {"options": {"near": 0.0, "far": 1.0}},
 }
 TRAINED = [f"{method}+{constraint}" for method in METHODS for constraint in ("none", "dcm", "lpm", "adc")]
-TRAINED += [f"{method}+{law}" for method in ("align", "byol") for law in LAWS]
+TRAINED += [f"{method}+{law}" for method in ("align", "byol") for law in TARGET_DISTRIBUTIONS]
 
 
 @pytest.mark.parametrize("spec", TRAINED)
@@ -62,7 +61,7 @@ def test_every_method_trains_with_every_constraint(spec: str, small_run: Run) ->
 
 @pytest.mark.parametrize("method", ["swav", "byol+adc", "moco", "relicv2", "supcon"])
 def test_small_crops_train(method: str, small_run: Run) -> None:
-    steps = [line for line in lines(small_run(method=method, views="multicrop")) if "loss" in line]
+    steps = [line for line in lines(small_run(method=method, augment="multicrop")) if "loss" in line]
     assert len(steps) == 2
     assert all(math.isfinite(value) for line in steps for value in line.values())
 
@@ -72,7 +71,7 @@ def test_small_crops_train(method: str, small_run: Run) -> None:
 )
 def test_small_crops_are_refused_where_a_method_has_none(method: str, words: str, small_run: Run) -> None:
     with pytest.raises(ValueError, match=words):
-        small_run(method=method, views="multicrop")
+        small_run(method=method, augment="multicrop")
 
 
 @pytest.mark.parametrize("method", ["supcon", "supervised+adc"])
@@ -96,7 +95,7 @@ def test_callbacks_of_the_caller_come_after_our_own(tmp_path: Path, console: Con
         def on_train_batch_end(self, *_: object) -> None:
             written.append(len(lines(tmp_path / "run")))
 
-    config = PretrainConfig(limit=192, batch_size=64, epochs=1, log_every=1, val_images=0, out=tmp_path / "run")
+    config = PretrainConfig(max_images=192, batch_size=64, epochs=1, log_every=1, val_images=0, out=tmp_path / "run")
     pretrain(config, console, callbacks=[Reader()])
     assert written == [1, 2, 3]
 
@@ -126,7 +125,7 @@ def test_what_a_run_leaves_behind(small_run: Run, console: Console) -> None:
     assert all(torch.equal(value, trained[name]) for name, value in body.items())
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     assert "images/s" in printed
-    assert "waiting" in printed
+    assert "data_wait" in printed
     assert "healthy: effective rank" in printed
     assert "lr 0.0005 (0.002 x 64/256)" in printed
     assert "healthy: effective rank" in (run / "train.log").read_text()
@@ -135,15 +134,15 @@ def test_what_a_run_leaves_behind(small_run: Run, console: Console) -> None:
 
 def test_the_validation_part_is_fixed_stratified_and_out_of_training() -> None:
     images = sources.load("fashion-mini")
-    train, val = split(images, PretrainConfig(seed=3))
-    again = split(images, PretrainConfig(seed=3))
+    train, val = split_held_out(images, PretrainConfig(seed=3))
+    again = split_held_out(images, PretrainConfig(seed=3))
     assert (train == again[0]).all()
     assert (val == again[1]).all()
     assert len(val) == 1_000
     assert len(train) == 9_000
     assert not set(train) & set(val)
     assert np.bincount(images.targets[val]).tolist() == [100] * 10
-    assert (split(images, PretrainConfig(seed=4))[1] != val).any()
+    assert (split_held_out(images, PretrainConfig(seed=4))[1] != val).any()
 
 
 def test_a_seed_gives_the_same_weights_and_another_seed_others(small_run: Run, tmp_path: Path) -> None:
@@ -187,9 +186,9 @@ def test_weights_start_from_a_file(small_run: Run, tmp_path: Path) -> None:
         ({"method": "byol+acd"}, "did you mean 'adc'"),
         ({"options": {"temprature": 1.0}}, "no option 'temprature' - did you mean 'temperature'"),
         ({"backbone": "resnet81"}, "unknown backbone 'resnet81' - did you mean"),
-        ({"views": "wsme"}, "did you mean 'wmse'"),
+        ({"augment": "wsme"}, "did you mean 'wmse'"),
         ({"batch_size": 512}, r"a batch of 512 is larger than the data \(128 training images\)"),
-        ({"limit": 20_000}, "cannot draw 20000 of 10000"),
+        ({"max_images": 20_000}, "cannot draw 20000 of 10000"),
         ({"prior": "pixel"}, "unknown prior 'pixel' - did you mean 'pixels'"),
         ({"device": "tpu"}, "unknown device 'tpu'"),
         ({"resume": True, "overwrite": True}, "choose one"),
@@ -245,7 +244,7 @@ def test_a_directory_that_is_no_run_is_never_deleted(small_run: Run, tmp_path: P
 
 def test_resuming_another_versions_checkpoint_is_refused(small_run: Run) -> None:
     run = small_run()
-    torch.save({"glf_schema": 0}, run / directory.LAST)
+    torch.save({"glf_schema": 0}, run / rundir.LAST)
     with pytest.raises(ValueError, match="has schema 0"):
         small_run(resume=True)
 
@@ -287,9 +286,9 @@ def test_a_run_can_be_the_prior_of_another(small_run: Run, tmp_path: Path) -> No
 
 def test_config_is_saved_and_read_back(small_run: Run) -> None:
     run = small_run(method="vicreg+dcm", projector=(64, 32))
-    saved = directory.saved_config(run)
+    saved = rundir.saved_config(run)
     assert (saved.method, saved.projector) == ("vicreg+dcm", (64, 32))
     (run / "config.json").write_text(json.dumps({"epoch": 3}))
     with pytest.raises(ValueError, match=r"config.json: unknown configuration key 'epoch' - did you mean 'epochs'"):
-        directory.saved_config(run)
+        rundir.saved_config(run)
     assert replace(saved, resume=True).resume

@@ -37,7 +37,7 @@ def test_a_step_takes_no_number_out_of_a_tensor(
     """From the batch's arrival to the end of the optimiser's step; logging, every so many steps, may."""
     reads: list[int] = []
 
-    class Watched(callbacks.Clock):
+    class Watched(callbacks.Throughput):
         def on_train_batch_start(self, trainer: L.Trainer, *rest: Any) -> None:
             super().on_train_batch_start(trainer, *rest)
             self.mode = Reads()
@@ -48,8 +48,8 @@ def test_a_step_takes_no_number_out_of_a_tensor(
             reads.append(self.mode.count)
             super().on_train_batch_end(trainer, *rest)
 
-    monkeypatch.setattr("glf.train.run.Clock", Watched)
-    small_run(method=method, colours=colours, views="symmetric", epochs=2, log_every=3, lr=1e-3)
+    monkeypatch.setattr("glf.train.callbacks.Throughput", Watched)
+    small_run(method=method, colours=colours, augment="symmetric", epochs=2, log_every=3, lr=1e-3)
     assert len(reads) == 4
     assert reads[1:3] == [0, 0]
     with Reads() as seen:

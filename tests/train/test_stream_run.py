@@ -15,14 +15,14 @@ import pytest
 import torch
 from rich.console import Console
 
-from glf import checkpoint
+from glf import checkpoint, rundir
 from glf.cli import main
-from glf.config import PretrainConfig, ShardConfig
-from glf.data.samples import PLACE, BrokenShard
+from glf.config.inference import ShardConfig
+from glf.config.training import PretrainConfig
+from glf.data.shards.read import PLACE, BrokenShard
 from glf.data.sources import load
 from glf.nn.prior import prior_rows
-from glf.shard import shard
-from glf.train import directory
+from glf.sharding import shard
 from glf.train.run import pretrain
 from glf.types import Batch
 
@@ -65,7 +65,7 @@ class Seen(L.Callback):
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = checkpoint.load(run / directory.LAST)["state_dict"]
+    found: dict[str, torch.Tensor] = checkpoint.load(run / rundir.LAST)["state_dict"]
     return found
 
 
@@ -86,7 +86,7 @@ def test_rows_of_the_prior_are_those_of_the_images(made: Path, settings: Setting
     prior, back = prior_rows("pixels", images, cache=made / "cache"), keys(made / "out")
     assert len(seen.batches) == 8
     for batch in seen.batches:
-        rows = [back[row] for row in batch.row.tolist()]
+        rows = [back[row] for row in batch.indices.tolist()]
         assert batch.prior is not None
         assert np.array_equal(batch.prior.numpy(), prior[rows])
         assert np.array_equal(batch.images.permute(0, 2, 3, 1).numpy(), images.pixels[rows])
@@ -95,7 +95,7 @@ def test_rows_of_the_prior_are_those_of_the_images(made: Path, settings: Setting
         "name": 0, "key": 0, "images": 160, "train": 140, "val": 10, "skipped": 0, "classes": 0,
     }  # fmt: skip
     assert {"val/knn", "val/rank"} <= set(result["training"])
-    held = {row for batch in seen.batches for row in batch.row.tolist() if row // PLACE == 7}
+    held = {row for batch in seen.batches for row in batch.indices.tolist() if row // PLACE == 7}
     assert not held, "the last shard is the probe's"
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "prior     pixels: 64 numbers beside every image" in shown
@@ -114,8 +114,8 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_weights(
     pretrain(PretrainConfig(**{**settings, "out": whole}), console)
     with pytest.raises(RuntimeError, match="the power is gone"):
         pretrain(PretrainConfig(**{**settings, "out": stopped, "save_minutes": 0.0}), console, [Seen(until=6)])
-    assert checkpoint.load(stopped / directory.LAST)["global_step"] == 6, "in the middle of the second epoch"
-    saved = directory.saved_config(stopped)
+    assert checkpoint.load(stopped / rundir.LAST)["global_step"] == 6, "in the middle of the second epoch"
+    saved = rundir.saved_config(stopped)
     assert (saved.workers, saved.prior, saved.prior_width) == (2, "pixels", 64)
     pretrain(PretrainConfig(out=stopped, resume=True), console)
     a, b = weights(whole), weights(stopped)
@@ -155,16 +155,16 @@ def test_one_shard_alone_is_all_trained_on(made: Path, settings: Settings, conso
     assert (result["data"]["train"], result["data"]["val"]) == (64, 0)
     assert "val/knn" not in result["training"], "nothing was held out"
     assert result["training"]["val/rank"] > 0
-    assert directory.saved_config(settings["out"]).workers == 1, "a worker without a shard has nothing to do"
+    assert rundir.saved_config(settings["out"]).workers == 1, "a worker without a shard has nothing to do"
 
 
 def test_a_command_in_a_saved_configuration_is_not_run(settings: Settings, tmp_path: Path, console: Console) -> None:
     run = tmp_path / "theirs"
     run.mkdir()
     command = f"pipe:touch {tmp_path / 'owned'}"
-    directory.write(run / "config.json", PretrainConfig(**{**settings, "data": command, "epoch_images": 64}))
+    rundir.write(run / "config.json", PretrainConfig(**{**settings, "data": command, "epoch_images": 64}))
     (run / "checkpoints").mkdir()
-    (run / directory.LAST).touch()
+    (run / rundir.LAST).touch()
     with pytest.raises(ValueError, match="reads what a command prints: give --data"):
         pretrain(PretrainConfig(out=run, resume=True), console)
     assert not (tmp_path / "owned").exists()
@@ -175,7 +175,7 @@ def test_rows_that_nobody_describes_are_a_prior_without_a_name(
 ) -> None:
     changed = {"data": f"{made}/out/shard-{{000000..000007}}.tar", "epoch_images": 64, "epochs": 1}
     pretrain(PretrainConfig(**{**settings, **changed}), console)
-    saved = directory.saved_config(settings["out"])
+    saved = rundir.saved_config(settings["out"])
     assert (saved.prior, saved.prior_width) == ("unnamed", 64)
 
 
@@ -196,7 +196,7 @@ def test_a_shard_that_breaks_ends_the_run_in_one_line(made: Path, settings: Sett
     [
         ({"data": "bare"}, r"SimCLR.* reads a prior, and .* has no row .* \(glf shard --prior\)"),
         ({"method": "pcl"}, "keeps something for every image"),
-        ({"limit": 50}, "use --epoch-images"),
+        ({"max_images": 50}, "use --epoch-images"),
         ({"masks": Path("masks")}, "--masks are matched by the names of files"),
         ({"prior": "timm:resnet18"}, "has rows of the prior pixels, 64 wide, so --prior timm:resnet18 has no use"),
         ({"prior_width": 32}, "so --prior-width 32 has no use"),
@@ -209,7 +209,7 @@ def test_a_shard_that_breaks_ends_the_run_in_one_line(made: Path, settings: Sett
         ({"method": "supcon", "labels": "none"}, "learns from labels"),
         (
             {"data": "few.npz", "epoch_images": 64},
-            r"--epoch-images is for shards, and .*few\.npz has none: use --limit",
+            r"--epoch-images is for shards, and .*few\.npz has none: use --max-images",
         ),
     ],
 )

@@ -6,6 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from glf.similarity import correlation_of_views
 from glf.terms import Tempered, Term, mean
 from glf.types import Embeddings, Scalar
 
@@ -82,21 +83,6 @@ class UnitDistance(Term):
 
     def forward(self, e: Embeddings) -> Scalar:
         return mean(unit_distance(e.z[v], e.z[w]) for v, w in combinations(range(len(e.z)), 2))
-
-
-def cross_correlation(z0: Float[Tensor, "batch dim"], z1: Float[Tensor, "batch dim"]) -> Float[Tensor, "dim dim"]:
-    r"""Correlation of every dimension of one view with every dimension of the other, for standardised views.
-
-    .. math:: C = \hat z_0^T \hat z_1 / n
-
-    Reference: Zbontar et al. 2021 (Barlow Twins), Eq. 2. Divided by the batch's size, never by the dimension.
-    """
-    return z0.T @ z1 / len(z0)
-
-
-def correlation_of_views(e: Embeddings, v: int, w: int) -> Float[Tensor, "dim dim"]:
-    """The cross-correlation of two views, computed once for the aligning and the constraining part."""
-    return e.once(("cross_correlation", v, w), lambda: cross_correlation(e.z[v], e.z[w]))
 
 
 def diagonal(correlation: Float[Tensor, "dim dim"]) -> Scalar:

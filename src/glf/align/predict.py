@@ -14,7 +14,7 @@ class PredictView(Term):
     needs = frozenset({"z", "p"})
 
     def forward(self, e: Embeddings) -> Scalar:
-        p = e.asked("p")
+        p = e.require("p")
         return mean(cosine(p[v], e.z[w].detach()) for v, w in permutations(range(len(p)), 2))
 
 
@@ -26,7 +26,7 @@ class PredictTeacher(Term):
     distance = staticmethod(unit_distance)
 
     def forward(self, e: Embeddings) -> Scalar:
-        p, teacher = e.asked("p"), e.asked("teacher").detach()
+        p, teacher = e.require("p"), e.require("teacher").detach()
         return mean(self.distance(p[v], teacher[w]) for v, w in across(p, teacher))
 
 
@@ -44,5 +44,5 @@ class MatchTeacher(Tempered):
     needs = frozenset({"z", "teacher"})
 
     def forward(self, e: Embeddings) -> Scalar:
-        teacher = e.asked("teacher").detach()
+        teacher = e.require("teacher").detach()
         return mean(cosine(e.z[v], teacher[w], self.temperature) for v, w in across(e.z, teacher))

@@ -3,7 +3,8 @@
 No torch here: the command line reads these files to print its help.
 """
 
-from glf.config.judging import (
+from glf.config.base import from_dict, groups, nearest, to_dict
+from glf.config.evaluation import (
     CompareConfig,
     DoctorConfig,
     EvaluateConfig,
@@ -13,8 +14,7 @@ from glf.config.judging import (
     Suite,
     VerifyConfig,
 )
-from glf.config.plain import from_dict, groups, nearest, to_dict
-from glf.config.sharding import ShardConfig
+from glf.config.inference import EmbedConfig, ExportConfig, Format, OutliersConfig, SearchConfig, ShardConfig
 from glf.config.training import (
     AdcOptions,
     Colour,
@@ -24,14 +24,13 @@ from glf.config.training import (
     Precision,
     PretrainConfig,
     Reading,
-    Settled,
+    ResolvedPretrainConfig,
     Stem,
     Store,
     TScale,
-    settled,
+    resolved,
 )
 from glf.config.transfer import DetectNorm, DetectOptions, DetectTask, FinetuneOptions
-from glf.config.using import EmbedConfig, ExportConfig, Format, OutliersConfig, SearchConfig
 
 __all__ = [
     "AdcOptions",
@@ -55,8 +54,8 @@ __all__ = [
     "PretrainConfig",
     "Reading",
     "ReportConfig",
+    "ResolvedPretrainConfig",
     "SearchConfig",
-    "Settled",
     "ShardConfig",
     "Split",
     "Stem",
@@ -67,6 +66,6 @@ __all__ = [
     "from_dict",
     "groups",
     "nearest",
-    "settled",
+    "resolved",
     "to_dict",
 ]

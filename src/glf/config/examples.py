@@ -9,7 +9,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "evaluate": (
         "glf evaluate runs/a",
-        "glf evaluate runs/a --suite knn linear geometry theory --beside runs/b",
+        "glf evaluate runs/a --suite knn linear geometry theory --compare-with runs/b",
         "glf evaluate timm:resnet18 --data photos/ --download",
         "glf evaluate timm:resnet50 --weights solo.ckpt --data cifar10",
     ),

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from glf.config.bounds import above, at_least
+from glf.config.base import above, at_least
 
 TScale = Literal["printed", "scale", "matched"]
 Reading = Literal["calibrated", "paper"]
@@ -55,7 +55,7 @@ class PretrainConfig:
     """A method, with or without a constraint: simclr, byol+adc, vicreg+lpm (see `glf methods`)."""
     recipe: str | None = None
     """Settings by name: tiny, cifar, imagenet and the like; what is given beside it counts (see `glf methods NAME`)."""
-    choose: bool = True
+    auto: bool = True
     """Choose what is not given by the images of a folder or .tar and by this machine; otherwise, and for other data,
     fixed defaults."""
     backbone: str | None = None
@@ -72,14 +72,14 @@ class PretrainConfig:
     store: Store = "auto"
     """Image files: packed once into a memory-mapped store, or decoded at every epoch by the workers; auto packs
     what fits on the disk."""
-    limit: int | None = None
+    max_images: int | None = None
     """Use only so many training images, drawn by the seed, classes in proportion."""
     image_size: int | None = None
     """Side of the crops; chosen, or the images' own size for small ones and 224 otherwise, when not given."""
-    views: str | None = None
+    augment: str | None = None
     """Augmentation recipe; chosen, or the method's own, when not given."""
     masks: Path | None = None
-    """A folder of grey files named like the images, white where these are salient (--views salient; relicv2)."""
+    """A folder of grey files named like the images, white where these are salient (--augment salient; relicv2)."""
     colours: Colour = "fused"
     """Colour operations multiplied into one matrix per image, or one by one and clamped after each, as torchvision
     does, at twice the cost."""
@@ -97,7 +97,7 @@ class PretrainConfig:
     """Widths of the local projector (vicregl); the method's own when not given."""
     prototypes: int | None = None
     """Number of prototypes (swav); the method's own when not given."""
-    momentum: tuple[float, float] | None = None
+    ema_momentum: tuple[float, float] | None = None
     """First and last momentum of the teacher; the method's own when not given."""
     options: dict[str, float] = field(default_factory=dict)
     """The method's own numbers, by name: temperature 0.2."""
@@ -167,7 +167,7 @@ class PretrainConfig:
     workers: int | None = None
     """Processes that read images, 0 for the training process itself; when not given, as many as suit the place
     where the images live."""
-    stop_when_sick: bool = False
+    stop_on_problem: bool = False
     """Stop, with exit code 3, as soon as the doctor finds something (docs/doctor.md)."""
     resume: bool = False
     """Go on from the last checkpoint of the run's directory."""
@@ -178,14 +178,14 @@ class PretrainConfig:
 
     def __post_init__(self) -> None:
         at_least(self, epochs=1, batch_size=2, accumulate=1, devices=1, nodes=1, workers=0)
-        at_least(self, image_size=1, limit=1, val_images=0, shuffle=1, epoch_images=1, prior_width=1, prior_size=1)
+        at_least(self, image_size=1, max_images=1, val_images=0, shuffle=1, epoch_images=1, prior_width=1, prior_size=1)
         at_least(self, probe_every=1, log_every=1, save_every=1, keep=0, prototypes=1)
         at_least(self, lr=0, weight_decay=0, warmup_epochs=0, bias_lr=0, save_minutes=0)
         above(self, lars_eta=0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settled(PretrainConfig):
+class ResolvedPretrainConfig(PretrainConfig):
     """The same with nothing left to choose: what a run has, and saves. The defaults are those of what is not chosen."""
 
     backbone: str = "small_resnet"
@@ -195,11 +195,11 @@ class Settled(PretrainConfig):
     lr: float = 2e-3
 
 
-def settled(config: PretrainConfig, **chosen: Any) -> Settled:
+def resolved(config: PretrainConfig, **chosen: Any) -> ResolvedPretrainConfig:
     """The configuration with what was ``chosen`` where it leaves something open, and fixed values for the rest.
 
     >>> settled(PretrainConfig(epochs=3), epochs=50, batch_size=64).epochs
     3
     """
     given = {name: value for name, value in vars(config).items() if value is not None}
-    return Settled(**{**chosen, **given})
+    return ResolvedPretrainConfig(**{**chosen, **given})

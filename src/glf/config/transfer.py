@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from glf.config.bounds import above, at_least
+from glf.config.base import above, at_least
 
 DetectTask = Literal["boxes", "masks"]
 DetectNorm = Literal["frozen", "batch"]
@@ -16,7 +16,7 @@ class FinetuneOptions:
 
     fractions: tuple[float, ...] = (0.01, 0.1)
     """Shares of the training labels, classes in proportion; 1 is all of them."""
-    finetune_rows: Path | None = None
+    finetune_indices: Path | None = None
     """A file of training rows to learn from, as an earlier evaluation has written it, instead of drawing a share."""
     finetune_epochs: int = 30
     """Passes over a tenth of the labels or more; fewer labels are seen more often, up to ten times as often."""

@@ -8,10 +8,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from glf.align.relate import similarities, to_clusters, to_prototypes, to_queue, to_teacher
-from glf.constrain.kernels import off_diagonal
+from glf.constrain.adc.kernels import off_diagonal
 from glf.nn.memory import Clusters, Queue
-from glf.terms import Tempered, Term, Through, across, mean, two
+from glf.similarity import similarities, to_clusters, to_prototypes, to_queue, to_teacher
+from glf.terms import EmbeddingTransform, Tempered, Term, across, mean, two
 from glf.types import Embeddings, Scalar
 
 
@@ -122,7 +122,7 @@ class Polarisation(Term):
         return polarisation(e.z.flatten(0, 1), self.near, self.far)
 
 
-class FromQueue(Through):
+class FromQueue(EmbeddingTransform):
     """The momentum encoder's outputs of earlier batches, as entries to compare with."""
 
     formula = "queue of the teacher's outputs"
@@ -133,7 +133,7 @@ class FromQueue(Through):
         self.memory = Queue(size)
 
     def forward(self, e: Embeddings) -> Embeddings:
-        return replace(e, queue=self.memory(e.asked("teacher")))
+        return replace(e, queue=self.memory(e.require("teacher")))
 
 
 def queue_partition(
@@ -164,7 +164,7 @@ class QueuePartition(Tempered):
     needs = frozenset({"z", "teacher"})
 
     def forward(self, e: Embeddings) -> Scalar:
-        teacher, queue = e.asked("teacher").detach(), e.asked("queue")
+        teacher, queue = e.require("teacher").detach(), e.require("queue")
         pairs = across(e.z, teacher)
         return mean(queue_partition(e.z[v], teacher[w], queue[w], self.temperature) for v, w in pairs)
 
@@ -206,7 +206,7 @@ class ClassPartition(Term):
     needs = frozenset({"z", "scores"})
 
     def forward(self, e: Embeddings) -> Scalar:
-        return mean(entry_partition(scores) for scores in e.asked("scores"))
+        return mean(entry_partition(scores) for scores in e.require("scores"))
 
 
 class PrototypePartition(Tempered):
@@ -217,7 +217,7 @@ class PrototypePartition(Tempered):
 
     def forward(self, e: Embeddings) -> Scalar:
         values = [entry_partition(logits) for logits in to_prototypes(e, self.temperature)]
-        return mean(values[v] for v, _ in across(e.z, e.asked("codes")))
+        return mean(values[v] for v, _ in across(e.z, e.require("codes")))
 
 
 class ClusterPartition(Term):
@@ -230,7 +230,7 @@ class ClusterPartition(Term):
         self.clusters = clusters
 
     @property
-    def asleep(self) -> bool:
+    def inactive(self) -> bool:
         return not self.clusters.ready
 
     def forward(self, e: Embeddings) -> Scalar:

@@ -1,4 +1,6 @@
 """Constraints on the batch's first and second moments."""
+# MERGED DOCS:
+# | """VICReg's constraints on matched local features: each match's own variance and covariance over the batch."""
 
 from dataclasses import replace
 from itertools import combinations
@@ -8,9 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from glf.align.distance import correlation_of_views
-from glf.constrain.kernels import off_diagonal
-from glf.terms import Term, Through, mean
+from glf.constrain.adc.kernels import off_diagonal
+from glf.similarity import Local, correlation_of_views
+from glf.terms import EmbeddingTransform, Term, mean
 from glf.types import Embeddings, Scalar
 
 
@@ -74,7 +76,7 @@ def standardise(z: Float[Tensor, "batch dim"], epsilon: float = 1e-5) -> Float[T
     return (z - z.mean(0)) / (z.var(0, unbiased=False) + epsilon).sqrt()
 
 
-class Standardise(Through):
+class Standardise(EmbeddingTransform):
     """Each view standardised over the batch, with its own statistics, as Barlow Twins' authors have it.
 
     Statistics pooled over both views would be another loss wherever the views differ in mean or scale; lightly 1.6
@@ -87,7 +89,7 @@ class Standardise(Through):
         return replace(e, z=torch.stack([standardise(z) for z in e.z]))
 
 
-class Normalise(Through):
+class Normalise(EmbeddingTransform):
     """Every embedding at unit length."""
 
     formula = "z at unit length"
@@ -117,3 +119,21 @@ class Redundancy(Term):
     def forward(self, e: Embeddings) -> Scalar:
         pairs = combinations(range(len(e.z)), 2)
         return mean(redundancy(correlation_of_views(e, v, w)) for v, w in pairs)
+
+
+class LocalVariance(Local):
+    """Every dimension of every match keeps its spread over the batch."""
+
+    name, role, formula = "local_variance", "constrain", "max(0, 1 - std map^j)"
+
+    def forward(self, e: Embeddings) -> Scalar:
+        return 2 * mean(variance(x) for pair in self.sets(e) for x in pair)
+
+
+class LocalCovariance(Local):
+    """Different dimensions of a match are uncorrelated over the batch."""
+
+    name, role, formula = "local_covariance", "constrain", "sum_{i != j} Cov(map)_ij^2 / d"
+
+    def forward(self, e: Embeddings) -> Scalar:
+        return 2 * mean(covariance(x) for pair in self.sets(e) for x in pair)

@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from glf.data.moving import moved
+from glf.device import to_device
 from glf.nn.memory import Draws, covariance_of
-from glf.terms import Through
+from glf.terms import EmbeddingTransform
 from glf.types import Embeddings
 
 
@@ -34,7 +34,7 @@ def whiten(z: Float[Tensor, "batch dim"], epsilon: float = 0.0) -> Float[Tensor,
     return white.T
 
 
-class Whiten(Through):
+class Whiten(EmbeddingTransform):
     """Each view whitened in random parts of the batch, so that no batch is whitened to the same end twice.
 
     Parts have at least ``size`` images. With ``rounds`` above one the whole is done as often, and the results are laid
@@ -52,7 +52,7 @@ class Whiten(Through):
     def forward(self, e: Embeddings) -> Embeddings:
         count = e.z.shape[1]
         generator = self.draws.generator()
-        orders = [moved(torch.randperm(count, generator=generator), e.z.device) for _ in range(self.rounds)]
+        orders = [to_device(torch.randperm(count, generator=generator), e.z.device) for _ in range(self.rounds)]
         parts = max(1, count // self.size)
         whitened = []
         for z in e.z:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from glf.data.store import MissingSplit
+from glf.data.images import MissingSplit
 
 Loaded = TypeVar("Loaded")
 

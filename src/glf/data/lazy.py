@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from glf.data.decode import quiet
+from glf.data.decode import StoredSize, decode_as, quiet
 from glf.data.files import Entry, Files
-from glf.data.shape import Shape, decode_as
-from glf.data.workers import MOST, WorkerError, cores
-from glf.printable import printable
+from glf.data.images import WorkerError
+from glf.device import MAX_WORKERS, cores
+from glf.files import printable
 
 SHARE = 8  # images that make a thread worth its start
 
@@ -23,12 +23,12 @@ class ChangedFile(WorkerError):  # noqa: N818 (named after what happened)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Decoded:
+class DecodeOnRead:
     """Looks like the packed array of the same files, row for row and bit for bit, as far as ``pixels[rows]`` goes."""
 
     files: Files
     rows: NDArray[np.int64]  # the entry that each image comes from
-    form: Shape
+    form: StoredSize
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -50,7 +50,7 @@ class Decoded:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def select(self, rows: NDArray[np.int64] | slice) -> "Decoded":
+    def select(self, rows: NDArray[np.int64] | slice) -> "DecodeOnRead":
         """The images of these rows; nothing is decoded yet."""
         return replace(self, rows=self.rows[rows])
 
@@ -62,7 +62,7 @@ class Decoded:
         flat = found.reshape(-1)
         out = np.empty((len(flat), *self.shape[1:]), np.uint8)
         # A loader's workers share the cores already; the process they work for has them all when it decodes itself.
-        threads = min(MOST, cores()) if multiprocessing.parent_process() is None else 1
+        threads = min(MAX_WORKERS, cores()) if multiprocessing.parent_process() is None else 1
         parts = np.array_split(np.arange(len(flat)), max(1, min(threads, len(flat) // SHARE)))
         with quiet():
             if len(parts) == 1:
@@ -83,7 +83,7 @@ class Decoded:
                 raise ChangedFile(f"{path} was an image when the data were checked and no longer is: {why}") from None
 
 
-class Table(Sequence[Entry]):
+class CompactEntries(Sequence[Entry]):
     """Entries as four arrays.
 
     A million tuples would be copied into every worker, page by page, as the counting of references writes to them.

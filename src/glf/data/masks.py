@@ -7,16 +7,16 @@ import torch
 from jaxtyping import Bool, UInt8
 from torch import Tensor
 
-from glf.config import Store
+from glf.config.training import Store
 from glf.data import sources
 from glf.data.files import find
-from glf.data.moving import moved
-from glf.data.store import Images
+from glf.data.images import ImageSet
+from glf.device import to_device
 
 GREY = 128  # what takes the place of a background
 
 
-def read_masks(folder: Path, data: str, images: Images, *, size: int | None, store: Store = "auto") -> Images:
+def read_masks(folder: Path, data: str, images: ImageSet, *, size: int | None, store: Store = "auto") -> ImageSet:
     """A grey image for each image, white where that is salient: every image needs one, of its name but the ending."""
     if not Path(data).exists() or Path(data).suffix in (".npz", ".npy"):
         raise ValueError(f"masks are matched by the names of image files, and {data} has none")
@@ -36,7 +36,7 @@ def read_masks(folder: Path, data: str, images: Images, *, size: int | None, sto
     return masks.select(np.array([place[name] for name in wanted]))
 
 
-def _stems(path: Path, images: Images) -> list[str]:
+def _stems(path: Path, images: ImageSet) -> list[str]:
     """The names of the images, in their order, without endings."""
     skipped = {one.name for one in images.skipped}
     names = [entry.name for entry in find(path, "train").entries if entry.name not in skipped]
@@ -49,7 +49,7 @@ def without_background(
     chosen: Bool[Tensor, " batch"],
 ) -> UInt8[Tensor, "batch channel height width"]:
     """The chosen images in grey wherever their mask is dark."""
-    rows = moved(chosen.nonzero().flatten(), images.device)
+    rows = to_device(chosen.nonzero().flatten(), images.device)
     shown = images.clone()
     shown[rows] = torch.where(masks[rows] > 127, images[rows], images.new_full((), GREY))
     return shown

@@ -9,14 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glf.data.arrays import Arrays
-from glf.data.decode import decode
+from glf.data.decode import StoredSize, decode, side_limits
+from glf.data.decode_all import decoded
 from glf.data.files import Files
-from glf.data.fill import decoded
-from glf.data.pack import pack_keys
-from glf.data.shape import Shape, side_limits
+from glf.data.image_cache import pack_keys
+from glf.data.images import UNREAD, Skipped, array_key
 from glf.data.sources import find_source
-from glf.data.store import UNREAD, Skipped, array_key
-from glf.printable import printable
+from glf.files import printable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +35,15 @@ class Photos:
             return str(row)
         return str(self.source.root / self.source.entries[row].name).encode("utf-8", "backslashreplace").decode()
 
-    def shape(self) -> Shape | None:
+    def shape(self) -> StoredSize | None:
         """The shape of all images as far as it is known without decoding any: that of arrays."""
         if isinstance(self.source, Arrays):
-            return Shape(int(self.source.pixels.shape[1]), int(self.source.pixels.shape[3]), False)
+            return StoredSize(int(self.source.pixels.shape[1]), int(self.source.pixels.shape[3]), False)
         return None
 
-    def read(self, start: int, shape: Shape | None) -> Generator[NDArray[np.uint8] | Skipped | Shape, None, None]:
+    def read(
+        self, start: int, shape: StoredSize | None
+    ) -> Generator[NDArray[np.uint8] | Skipped | StoredSize, None, None]:
         """From this image on, the pixels of each or why it is skipped; a shape where one does not have the given one.
 
         The shape is that of a stored set (data/fill.py): squares of one small size are kept, any others are resized.
@@ -76,7 +77,7 @@ def open_photos(data: str, *, size: int | None, root: Path | None = None, downlo
     return Photos(source=found, size=size, key=key)
 
 
-def read_one(path: Path, shape: Shape) -> NDArray[np.uint8]:
+def read_one(path: Path, shape: StoredSize) -> NDArray[np.uint8]:
     """A single file as an image of a set of this shape; an error that names it where it is none."""
     if not path.is_file():
         raise FileNotFoundError(f"no image at {path}: a query is a file, and what is searched comes last")

@@ -6,14 +6,14 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from glf.config import Labels, Store, nearest
+from glf.config.base import nearest
+from glf.config.training import Labels, Store
 from glf.data.arrays import Arrays, read_npy, read_npz
+from glf.data.datasets import is_tiny_imagenet, read_published, read_tiny_imagenet
 from glf.data.files import Files, find
-from glf.data.pack import hold
-from glf.data.published import is_tiny_imagenet, read_published, read_tiny_imagenet
-from glf.data.resident import resident
-from glf.data.shards import is_stream
-from glf.data.store import Images, array_key
+from glf.data.image_cache import load_or_build
+from glf.data.images import ImageSet, array_key, to_memory
+from glf.data.shards.index import is_stream
 
 Split = Literal["train", "test"]
 
@@ -45,7 +45,7 @@ def load(
     store: Store = "auto",
     download: bool = False,
     progress: bool = True,
-) -> Images:
+) -> ImageSet:
     """The images of one split of a named set (see ``SOURCES``) or of a path.
 
     A name wins over a folder of the same name; ``./cifar10`` is the folder. ``size`` is the crop that
@@ -67,17 +67,17 @@ def load(
         raise ValueError(f"size must be at least 1, got {size}")
     found = find_source(data, split, root=root, download=download)
     if isinstance(found, Files):
-        pixels, rows, skipped, key = hold(found, size=size, store=store, progress=progress)
+        pixels, rows, skipped, key = load_or_build(found, size=size, store=store, progress=progress)
         targets, skipped = found.targets[rows], (*found.missed, *skipped)
         if isinstance(pixels, np.ndarray):
-            pixels = resident(pixels)
+            pixels = to_memory(pixels)
     else:
-        pixels, targets, skipped = resident(found.pixels), found.targets, ()
+        pixels, targets, skipped = to_memory(found.pixels), found.targets, ()
         key = array_key(pixels)
     classes = found.classes
     if labels == "none":
         targets, classes = np.full_like(targets, -1), ()
-    return Images(name=data, pixels=pixels, targets=targets, classes=classes, key=key, skipped=skipped)
+    return ImageSet(name=data, pixels=pixels, targets=targets, classes=classes, key=key, skipped=skipped)
 
 
 def find_source(data: str, split: str, *, root: Path | None = None, download: bool = False) -> Arrays | Files:

@@ -10,7 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from glf.config import Stem, nearest
+from glf.config.base import nearest
+from glf.config.training import Stem
+from glf.health.examine import METRICS as METRICS
 
 StemKind = Literal["tiny", "small", "standard"]
 

@@ -18,11 +18,10 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import nn
 
-from glf.atomic import alone, whole, writing
-from glf.data.decode import quiet
+from glf.data.decode import StoredSize, quiet
+from glf.data.images import Skipped
 from glf.data.photos import Photos
-from glf.data.shape import Shape
-from glf.data.store import Skipped
+from glf.files import atomic_write, exclusive_lock, explain_full_disk
 from glf.nn.features import encoding, fingerprint
 
 ROWS, JOURNAL = "rows.f32", "journal.jsonl"
@@ -43,7 +42,7 @@ class Embedded(NamedTuple):
 
     paths: list[str]
     rows: np.ndarray  # float32 (image, feature), mapped
-    shape: Shape  # that the images were brought to
+    shape: StoredSize  # that the images were brought to
     skipped: tuple[Skipped, ...]
 
 
@@ -51,7 +50,7 @@ class Embedded(NamedTuple):
 class _Progress:
     """What a journal vouches for."""
 
-    shape: Shape | None = None
+    shape: StoredSize | None = None
     seen: int = 0  # images looked at
     rows: int = 0
     width: int = 0
@@ -71,7 +70,7 @@ def embedded(
     """A row for every image; those that are in the cache already are read from there."""
     folder = cache / f"{photos.key}-{fingerprint(encoder.module, encoder.size)}"
     folder.mkdir(parents=True, exist_ok=True)
-    with alone(folder / "rows"), writing(folder, ADVICE):
+    with exclusive_lock(folder / "rows"), explain_full_disk(folder, ADVICE):
         done = _progress(folder)
         if done.length == 0 or any(photos.has_come_back(row, why) for row, why in done.skipped):
             known = photos.shape()
@@ -102,7 +101,7 @@ def _grow(
     photos: Photos,
     features_of: Callable[[np.ndarray], np.ndarray],
     batch_size: int,
-) -> Shape | None:
+) -> StoredSize | None:
     """Batch after batch until all images are seen, or until one has another shape, which is returned."""
     batch: list[np.ndarray] = []
     skipped: list[tuple[int, str]] = []
@@ -117,7 +116,7 @@ def _grow(
         journal.truncate(done.length)
         task = bar.add_task("embedding", total=len(photos), completed=done.seen)
         for row, result in enumerate(results, start=done.seen):
-            if isinstance(result, Shape):
+            if isinstance(result, StoredSize):
                 return result
             if isinstance(result, Skipped):
                 skipped.append((row, result.why))
@@ -144,7 +143,7 @@ def _sync(file: BinaryIO) -> None:
     os.fsync(file.fileno())
 
 
-def _checked(shape: Shape, encoder: Encoder) -> Shape:
+def _checked(shape: StoredSize, encoder: Encoder) -> StoredSize:
     """The shape with as many channels as the encoder takes; grey images fill them all."""
     if shape.channels > encoder.channels:
         raise ValueError(
@@ -164,9 +163,9 @@ def _named(photos: Photos, skipped: list[tuple[int, str]]) -> list[Skipped]:
     return [Skipped(photos.path(row), why) for row, why in skipped]
 
 
-def _begin(folder: Path, shape: Shape | None) -> _Progress:
+def _begin(folder: Path, shape: StoredSize | None) -> _Progress:
     """An empty journal: from here on the rows that are there count for nothing."""
-    with whole(folder / JOURNAL, ADVICE) as partial:
+    with atomic_write(folder / JOURNAL, ADVICE) as partial:
         partial.write_bytes(_line(shape=shape))
     return _progress(folder)
 
@@ -189,7 +188,7 @@ def _progress(folder: Path) -> _Progress:
         if values is None or values.get("rows", 0) * values.get("width", 0) * 4 > have:
             break
         if "shape" in values:
-            done.shape = None if values["shape"] is None else Shape(*values["shape"])
+            done.shape = None if values["shape"] is None else StoredSize(*values["shape"])
         else:
             done.seen, done.rows, done.width = values["seen"], values["rows"], values["width"]
             done.skipped += [(int(row), str(why)) for row, why in values["skipped"]]

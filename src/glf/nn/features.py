@@ -15,14 +15,14 @@ from rich.progress import Progress
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glf.atomic import whole
-from glf.data.loader import to_tensor
-from glf.data.store import Images
+from glf.data.batches import to_tensor
+from glf.data.images import ImageSet
+from glf.files import atomic_write
 
 
 def extract(
     encoder: nn.Module,
-    images: Images,
+    images: ImageSet,
     *,
     cache: Path,
     size: int | None = None,
@@ -34,18 +34,18 @@ def extract(
     path = cache / f"{label}-{images.key}-{fingerprint(encoder, size)}.npy"
     if not path.exists():
         batches = encode(encoder, images, size=size, device=device, batch_size=batch_size)
-        write_rows(_shown(batches, len(images), label), len(images), path)
+        write_features(_with_progress(batches, len(images), label), len(images), path)
     # Copied on write: torch takes no array that it must not change, and nobody changes this one.
     stored: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
     return stored
 
 
-def write_rows(batches: Iterable[np.ndarray], count: int, path: Path) -> None:
+def write_features(batches: Iterable[np.ndarray], count: int, path: Path) -> None:
     """So many float32 rows into an .npy file, as they come.
 
     Not through a memory map: where the disk is full, writing to one kills the process without a word.
     """
-    with whole(path) as partial, open(partial, "wb") as file:
+    with atomic_write(path) as partial, open(partial, "wb") as file:
         written = 0
         for rows in batches:
             if written == 0:
@@ -56,7 +56,7 @@ def write_rows(batches: Iterable[np.ndarray], count: int, path: Path) -> None:
         assert written == count > 0, "images are never empty"
 
 
-def _shown(batches: Iterator[np.ndarray], count: int, label: str) -> Iterator[np.ndarray]:
+def _with_progress(batches: Iterator[np.ndarray], count: int, label: str) -> Iterator[np.ndarray]:
     """The same batches, with a bar where there is a terminal."""
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=count)
@@ -67,7 +67,7 @@ def _shown(batches: Iterator[np.ndarray], count: int, label: str) -> Iterator[np
 
 def encode(
     encoder: nn.Module,
-    images: Images,
+    images: ImageSet,
     *,
     rows: np.ndarray | None = None,
     size: int | None = None,
@@ -90,7 +90,7 @@ def encoding(
     def features_of(pixels: np.ndarray) -> np.ndarray:
         with torch.inference_mode():  # not around the whole: the caller's own gradients are its own affair
             x = to_tensor(pixels).to(device)
-            out: np.ndarray = encoder(fit(x.float() / 255, size)).float().cpu().numpy()
+            out: np.ndarray = encoder(resize_to(x.float() / 255, size)).float().cpu().numpy()
         if not np.isfinite(out).all():
             raise ValueError("the encoder gives features that are not finite: its training diverged")
         return out
@@ -104,7 +104,7 @@ def encoding(
         encoder.train(training)
 
 
-def fit(x: Tensor, size: int | None) -> Tensor:
+def resize_to(x: Tensor, size: int | None) -> Tensor:
     """Images at the encoder's size: the centre of what was stored with a margin of a seventh, else resized."""
     height, width = x.shape[-2:]
     if size is None or (height, width) == (size, size):

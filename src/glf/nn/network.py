@@ -1,5 +1,9 @@
-"""Backbone, heads and teacher together; produces only what the objective needs."""
+"""The teacher: a moving average of the student, without gradient."""
+# MERGED DOCS:
+# | """Backbone, heads and teacher together; produces only what the objective needs."""
 
+import copy
+import math
 from collections.abc import Callable
 from itertools import groupby
 
@@ -8,10 +12,38 @@ from torch import Tensor, nn
 
 from glf.nn.backbone import Backbone
 from glf.nn.heads import Heads, Prototypes, mlp
-from glf.nn.teacher import Teacher
 from glf.types import Embeddings, Views
 
-PASSED = ("target", "row", "boxes", "prior")  # what terms read of the views themselves
+
+class Teacher(nn.Module):
+    """A copy of the student that follows it. Its batch normalisation sees its own batches."""
+
+    def __init__(self, student: nn.Module) -> None:
+        super().__init__()
+        self.copy = copy.deepcopy(student).requires_grad_(False)
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.copy(x)
+        return out
+
+    @torch.no_grad()
+    def follow(self, student: nn.Module, momentum: float) -> None:
+        """theta' <- m theta' + (1 - m) theta"""
+        for mine, theirs in zip(self.copy.parameters(), student.parameters(), strict=True):
+            mine.lerp_(theirs.detach().to(mine.dtype), 1 - momentum)
+
+
+def momentum_at(progress: float, first: float, last: float) -> float:
+    """The momentum at a fraction of training: a half cosine from first to last.
+
+    >>> [round(momentum_at(t, 0.99, 1.0), 3) for t in (0.0, 0.5, 1.0)]
+    [0.99, 0.995, 1.0]
+    """
+    return last - (last - first) * (1 + math.cos(math.pi * progress)) / 2
+
+
+PASSED = ("target", "indices", "boxes", "prior")  # what terms read of the views themselves
 
 
 class Network(nn.Module):
@@ -44,7 +76,7 @@ class Network(nn.Module):
 
     def forward(self, views: Views, taught: bool = True) -> Embeddings:
         """What the objective needs of these views; without the teacher's part for one who has that already."""
-        count, batch = len(views.x), len(views.row)
+        count, batch = len(views.x), len(views.indices)
         h, maps = self._encoded(views.x)
         z = _per_view(self.student[1](h), count)
         p = teacher = None

@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from glf.config import nearest
+from glf.config.base import nearest
 from glf.nn.backbone import Backbone, without_classifier
-from glf.nn.foreign import check_weights
-from glf.nn.weights import load_weights
+from glf.nn.weights import check_weights, load_weights
 
 PACKAGED = "tf_efficientnet_lite0"
 _HUB_FILES = ("model.safetensors", "pytorch_model.bin", "open_clip_model.safetensors", "open_clip_pytorch_model.bin")

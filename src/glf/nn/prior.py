@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glf.atomic import alone
-from glf.config import nearest
-from glf.data.store import Images
-from glf.nn.features import extract, write_rows
+from glf.config.base import nearest
+from glf.data.images import ImageSet
+from glf.files import exclusive_lock
+from glf.nn.features import extract, write_features
 from glf.nn.pretrained import check_pretrained, pretrained
 from glf.nn.weights import check_backbone, load_backbone
 
@@ -40,7 +40,7 @@ def check_prior(spec: str, weights: Path | None = None, *, download: bool = Fals
 
 def prior_rows(
     spec: str,
-    images: Images,
+    images: ImageSet,
     *,
     cache: Path,
     width: int = 64,
@@ -70,7 +70,9 @@ def prior_rows(
         fit = encoder.image_size
         if images.channels != encoder.channels:
             raise ValueError(f"the prior {spec} takes {encoder.channels} channels, the images have {images.channels}")
-    with alone(cache / f"prior-{images.key}"):  # runs that start together: the first sees the images, the others wait
+    with exclusive_lock(
+        cache / f"prior-{images.key}"
+    ):  # runs that start together: the first sees the images, the others wait
         rows = extract(encoder, images, cache=cache, size=fit, device=device, batch_size=256, label="prior")
         return _reduced(rows, width, cache, spec)
 
@@ -100,7 +102,7 @@ def _reduced(rows: np.ndarray, width: int, cache: Path, spec: str) -> np.ndarray
         some = np.random.default_rng(0).permutation(len(rows))[:FIT_IMAGES]
         kept = min(width, *rows[some].shape)
         pca = PCA(kept, random_state=0).fit(np.asarray(rows[np.sort(some)], dtype=np.float32))
-        write_rows([pca.transform(np.asarray(rows, dtype=np.float32))], len(rows), path)
+        write_features([pca.transform(np.asarray(rows, dtype=np.float32))], len(rows), path)
     reduced: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
     return reduced
 

@@ -12,15 +12,14 @@ import torch
 from rich.console import Console
 
 from glf import result
-from glf.atomic import GO_ON, writing
-from glf.data.store import Images
+from glf.data.images import ImageSet
+from glf.distributed import launched_rank
+from glf.files import RESUME_ADVICE, explain_full_disk, printable
 from glf.measure.geometry import effective_rank, full_rank, spread
 from glf.measure.neighbours import weighted_neighbours
 from glf.nn.features import encode
 from glf.nn.memory import Clusters
-from glf.nn.teacher import momentum_at
-from glf.printable import printable
-from glf.train.distributed import launched_rank
+from glf.nn.network import momentum_at
 from glf.train.module import Pretraining
 
 PROBE_K, PROBE_TEMPERATURE = 20, 0.07
@@ -29,7 +28,7 @@ TIMED_IMAGES = 64
 FIRST, KEPT = 5, 200  # records that stay at hand: the first ones, to compare with, and the last
 
 
-class Journal:
+class RunLog:
     """What a run says: on the console, and in train.log."""
 
     def __init__(self, console: Console, path: Path | None) -> None:
@@ -45,11 +44,11 @@ class Journal:
         """In train.log alone: for what was said before there was one."""
         text = printable(text)
         if self.path is not None and not launched_rank():
-            with writing(self.path, GO_ON), open(self.path, "a", encoding="utf-8") as file:
+            with explain_full_disk(self.path, RESUME_ADVICE), open(self.path, "a", encoding="utf-8") as file:
                 file.write(f"{datetime.now(timezone.utc).isoformat(timespec='seconds')} {text}\n")
 
 
-class Clock(L.Callback):
+class Throughput(L.Callback):
     """Images per second, and the share of time that training waited for data.
 
     It comes after all other callbacks: whatever they do, or wait for the device to do, belongs to the step.
@@ -71,7 +70,7 @@ class Clock(L.Callback):
 
     def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
         self.waited += time.perf_counter() - self.ended
-        self.images += len(batch.row) * trainer.world_size
+        self.images += len(batch.indices) * trainer.world_size
         self.training = True
 
     def on_train_batch_end(
@@ -95,13 +94,13 @@ class Clock(L.Callback):
     def _since(self, images: int, waited: float, moment: float) -> dict[str, float]:
         elapsed = max(self._now() - moment, 1e-9)
         rate, share = (self.images - images) / elapsed, (self.waited - waited) / elapsed
-        return {"images_per_second": round(rate, 1), "waiting": round(share, 4)}
+        return {"images_per_second": round(rate, 1), "data_wait": round(share, 4)}
 
 
 class Metrics(L.Callback):
     """metrics.jsonl: a line per logged step and a line per epoch. One name per quantity, everywhere."""
 
-    def __init__(self, path: Path, clock: Clock) -> None:
+    def __init__(self, path: Path, clock: Throughput) -> None:
         self.path, self.clock = path, clock
         self.records: list[dict[str, Any]] = []
 
@@ -125,7 +124,7 @@ class Metrics(L.Callback):
 
     def write(self, trainer: L.Trainer, values: dict[str, Any]) -> None:
         line = {"step": trainer.global_step, "epoch": trainer.current_epoch, **values}
-        with writing(self.path, GO_ON), open(self.path, "a") as file:
+        with explain_full_disk(self.path, RESUME_ADVICE), open(self.path, "a") as file:
             file.write(json.dumps(line) + "\n")
         self._remember(line)
 
@@ -142,23 +141,25 @@ def _step_of(line: str) -> float:
         return float("inf")
 
 
-class Follow(L.Callback):
+class UpdateTeacher(L.Callback):
     """After a step, the teacher follows the student: before whatever looks at the two, or saves them."""
 
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         assert isinstance(module, Pretraining)
-        if module.network.teacher is not None and module.method.teacher is not None:
+        if module.network.teacher is not None and module.method.ema_momentum is not None:
             progress = module.global_step / (module.config.epochs * module.steps_per_epoch)
-            momentum = momentum_at(progress, *module.method.teacher)
+            momentum = momentum_at(progress, *module.method.ema_momentum)
             module.network.teacher.follow(module.network.student, momentum)
 
 
 class Probe(L.Callback):
     """After an epoch: kNN of held-out training images where there are labels, and the cloud's rank and spread."""
 
-    def __init__(self, images: Images, bank: np.ndarray, val: np.ndarray, every: int, metrics: Metrics | None) -> None:
+    def __init__(
+        self, images: ImageSet, bank: np.ndarray, val: np.ndarray, every: int, metrics: Metrics | None
+    ) -> None:
         self.images, self.bank, self.val, self.every, self.metrics = images, bank, val, every, metrics
         self.latest: dict[str, float] = {}
 
@@ -206,13 +207,13 @@ def _shape(features: torch.Tensor) -> dict[str, float]:
     return {"val/rank": effective_rank(features), "val/full_rank": full, "val/spread": spread(features)}
 
 
-class Refresh(L.Callback):
+class RefreshClusters(L.Callback):
     """Before an epoch: clusters of the teacher's outputs for the whole training set, where a method wants them.
 
     The first process clusters and tells the others: batch normalisation may have made their teachers differ.
     """
 
-    def __init__(self, images: Images, rows: np.ndarray) -> None:
+    def __init__(self, images: ImageSet, rows: np.ndarray) -> None:
         self.images, self.rows = images, rows
 
     def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:

@@ -12,19 +12,17 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Generator, Tensor
 from torch.utils.data import DataLoader
 
-from glf.config import Settled
-from glf.data.augment import augment
-from glf.data.loader import EpochBatches
-from glf.data.streamed import StreamSteps
-from glf.data.views import View
-from glf.measure.batch import shape
-from glf.method import Method
+from glf.config.training import ResolvedPretrainConfig
+from glf.data.augment.augment import augment
+from glf.data.augment.policies import ViewPolicy
+from glf.data.batches import EpochBatches
+from glf.data.shards.loader import StreamSteps
+from glf.distributed import gather, rank, world_size
+from glf.measure.batch import NonFiniteTracker, shape
 from glf.nn.network import Network
-from glf.objective import Objective, gradient_shares
+from glf.objective import Method, Objective, gradient_shares
 from glf.train import optim
-from glf.train.distributed import gather, rank, world_size
-from glf.train.finite import FirstBad
-from glf.train.parts import kept_statistics, split, together, wanted
+from glf.train.grad_cache import concatenate, embedding_gradients, frozen_batch_statistics, split_views
 from glf.types import Batch, Embeddings, Loss, Views
 
 
@@ -37,9 +35,9 @@ class Pretraining(L.LightningModule):
         network: Network,
         objective: Objective,
         method: Method,
-        recipe: tuple[View, ...],
+        recipe: tuple[ViewPolicy, ...],
         image_size: int,
-        config: Settled,
+        config: ResolvedPretrainConfig,
         steps_per_epoch: int,
         make_loader: Callable[[int, int], DataLoader[Batch]],
     ) -> None:
@@ -51,7 +49,7 @@ class Pretraining(L.LightningModule):
         self.image_size, self.config, self.steps_per_epoch = image_size, config, steps_per_epoch
         self.make_loader = make_loader
         self.metrics: dict[str, Tensor] = {}  # of the last step, when it was one to log
-        self.first_bad = FirstBad()
+        self.first_bad = NonFiniteTracker()
         self.automatic_optimization = config.accumulate == 1
 
     def train_dataloader(self) -> DataLoader[Batch]:
@@ -69,10 +67,10 @@ class Pretraining(L.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         views = self._views(batch)
-        self.objective.at(self.global_step / self.steps_per_epoch)
+        self.objective.set_epoch(self.global_step / self.steps_per_epoch)
         loss = self._judge(self.network(views)) if self.automatic_optimization else self._in_parts(views)
         total: Tensor = loss.total
-        self.log("loss", total.detach(), on_step=False, on_epoch=True, batch_size=len(batch.row))
+        self.log("loss", total.detach(), on_step=False, on_epoch=True, batch_size=len(batch.indices))
         return total
 
     def _views(self, batch: Batch) -> Views:
@@ -86,15 +84,15 @@ class Pretraining(L.LightningModule):
     def _in_parts(self, views: Views) -> Loss:
         """A whole step, the optimiser's included, that has one part of the batch in memory at a time."""
         count = self.config.accumulate
-        parts = list(enumerate(split(views, count)))
+        parts = list(enumerate(split_views(views, count)))
         with torch.no_grad():
-            whole = together([self._encoded(number, part) for number, part in parts])
+            whole = concatenate([self._encoded(number, part) for number, part in parts])
         loss = self._judge(whole)
-        asked = wanted(loss.total, whole, self.objective)
+        asked = embedding_gradients(loss.total, whole, self.objective)
         optimizer, scheduler = cast(Any, self.optimizers()), cast(Any, self.lr_schedulers())
         optimizer.zero_grad()
         strategy = self.trainer.strategy
-        with kept_statistics(self.network):
+        with frozen_batch_statistics(self.network):
             for number, part in parts:
                 alone = isinstance(strategy, ParallelStrategy) and number < count - 1  # processes meet at the last one
                 with strategy.block_backward_sync() if alone else nullcontext():  # type: ignore[attr-defined]
@@ -117,7 +115,7 @@ class Pretraining(L.LightningModule):
         self.metrics = {}
         if self.global_step % self.config.log_every == 0:
             shares = gradient_shares(loss, *(x for x in (embeddings.z, embeddings.maps) if x is not None))
-            shares = {name: share for name, share in shares.items() if name[6:] not in self.objective.asleep}
+            shares = {name: share for name, share in shares.items() if name[6:] not in self.objective.inactive}
             self.metrics = {**loss.log(), **shares, **self.objective.diagnose(everyone), **shape(everyone)}
         return loss
 

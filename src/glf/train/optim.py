@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from glf.config import Settled
+from glf.config.training import ResolvedPretrainConfig
 
 
-def scaled_lr(config: Settled) -> float:
+def scaled_lr(config: ResolvedPretrainConfig) -> float:
     """The learning rate for this global batch: proportional to it, as stated for 256."""
     return config.lr * config.batch_size / 256
 
@@ -32,7 +32,7 @@ def schedule(warmup: int, total: int) -> Callable[[int], float]:
 
 
 def build(
-    network: nn.Module, config: Settled, *, steps_per_epoch: int, constant: nn.Module | None = None
+    network: nn.Module, config: ResolvedPretrainConfig, *, steps_per_epoch: int, constant: nn.Module | None = None
 ) -> tuple[torch.optim.Optimizer, LambdaLR]:
     """The optimiser over the network, and its schedule. ``constant`` is a part whose rate does not decay."""
     fixed = {id(p) for p in constant.parameters()} if constant is not None else set()
@@ -51,7 +51,7 @@ def build(
     return optimizer, LambdaLR(optimizer, factors)
 
 
-def _optimizer(config: Settled, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+def _optimizer(config: ResolvedPretrainConfig, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
     lr = scaled_lr(config)
     if config.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=lr, fused=True)

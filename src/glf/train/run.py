@@ -8,34 +8,29 @@ from typing import Any
 import lightning as L
 from rich.console import Console
 
-from glf import methods, result
-from glf.config import PretrainConfig, Settled, to_dict
-from glf.data import views
-from glf.data.loader import draw, statistics
-from glf.data.store import Images
-from glf.heap import kept_memory
-from glf.method import Method
-from glf.nn.backbone import Backbone
-from glf.nn.foreign import check_weights
+from glf import methods, result, rundir
+from glf.config.base import to_dict
+from glf.config.training import PretrainConfig, ResolvedPretrainConfig
+from glf.data.augment import policies
+from glf.data.images import stratified_sample
+from glf.device import accelerator, seed_everything, torch_device
+from glf.distributed import is_lost_peer
+from glf.health.examine import METRICS as METRICS
+from glf.health.examine import examine, read
+from glf.malloc import retain_freed_memory
 from glf.nn.network import Network
 from glf.nn.prior import check_prior
-from glf.nn.weights import FILE, load_weights, save_backbone
-from glf.train import directory
-from glf.train.bar import Bar
-from glf.train.callbacks import Clock, Follow, Journal, Metrics, Probe, Refresh
-from glf.train.choices import choose
-from glf.train.distributed import is_lost_peer
-from glf.train.doctor import FILE as METRICS
-from glf.train.doctor import examine, read
-from glf.train.feed import Asked, Feed, stored
+from glf.nn.weights import FILE, build_backbone, check_weights, crop_size, save_backbone
+from glf.objective import Method
+from glf.train.auto_config import auto_configure
+from glf.train.callbacks import Metrics, Probe, RefreshClusters, RunLog, Throughput, UpdateTeacher
+from glf.train.checkpointing import Checkpoints, DataFingerprint, Stopped, StopRun
+from glf.train.inputs import Asked, Feed, is_streamed, stored, streamed
 from glf.train.module import Pretraining
+from glf.train.monitor import HealthMonitor, log_verdict
 from glf.train.optim import scaled_lr
-from glf.train.same import SameData
-from glf.train.saving import Checkpoints, Stopped, StopRun
-from glf.train.streaming import is_streamed, streamed
-from glf.train.timing import Pace, epochs, estimate, rehearse
-from glf.train.trainer import accelerator, check_sharing, fit, make_trainer, torch_device
-from glf.train.watch import Doctor, verdict
+from glf.train.progress import Bar, StepTime, benchmark_steps, epochs, estimate
+from glf.train.trainer import check_sharing, fit, make_trainer
 
 PROBE_BANK = 5_000  # the online probe's neighbours; evaluation proper uses the whole training set
 
@@ -48,26 +43,26 @@ def pretrain(
     ``callbacks`` are Lightning's, and come after our own. A run that the doctor stops ends in a SickError.
     """
     console = console or Console()
-    asked_for = directory.settle(config)
+    asked_for = rundir.resolve_directory(config)
     method = methods.parse(asked_for.method, asked_for.adc)
     objective = method.build(**asked_for.options)  # before any data is read: a wrong name fails at once
-    config, choices, epochs_open, found = choose(asked_for, objective.needs)
+    config, choices, epochs_open, found = auto_configure(asked_for, objective.needs)
     check_sharing(config)
     if config.weights is not None:
         check_weights(config.weights)
     if "prior" in objective.needs and not is_streamed(config):  # shards have the rows of theirs
         check_prior(config.prior, config.prior_weights, download=config.download)
-    recipe = views.recipe(config.views or method.views)
+    recipe = policies.policy(config.augment or method.augment)
     if len(recipe) > 2 and not method.many_views:
-        raise ValueError(f"{method.title} is defined for two views: {config.views} has {len(recipe)}")
+        raise ValueError(f"{method.title} is defined for two views: {config.augment} has {len(recipe)}")
     device = accelerator(config.device)
-    say = Journal(console, None)
+    say = RunLog(console, None)
     for choice in choices:
         say(str(choice))
     asked = Asked(
         title=method.title,
         needs=objective.needs,
-        views=config.views or method.views,
+        augment=config.augment or method.augment,
         hides=any(view.mask for view in recipe),
         accelerator=device,
         place=torch_device(device),
@@ -80,8 +75,8 @@ def pretrain(
     if "target" in objective.needs and not data.labelled:
         raise ValueError(f"{method.title} learns from labels, and {config.data} has none")
     make_loader = data.prepare()
-    method = _as_configured(method, config)
-    L.seed_everything(config.seed, verbose=False)
+    method = _configured_method(method, config)
+    seed_everything(config.seed)
     module = Pretraining(
         network=Network(backbone, method.heads, objective.needs, classes=len(data.classes)),
         objective=objective,
@@ -103,30 +98,30 @@ def pretrain(
         if pace is not None:
             before.append(estimate(config.epochs, module.steps_per_epoch, pace))
             say(before[-1])
-        L.seed_everything(config.seed, verbose=False)
-    with directory.made(config) as out, kept_memory(device == "cpu"):  # nothing can be wrong any more
-        journal = Journal(console, out / "train.log" if out else None)
+        seed_everything(config.seed)
+    with rundir.create(config) as out, retain_freed_memory(device == "cpu"):  # nothing can be wrong any more
+        journal = RunLog(console, out / "train.log" if out else None)
         for line in before:
             journal.note(line)
         if out is not None:
-            directory.note_skipped(out, data.images.skipped, keep=data.streamed and config.resume)
+            rundir.note_skipped(out, data.images.skipped, keep=data.streamed and config.resume)
         _announce(journal, config, data, module)
         return _fit(config, module, data, journal, callbacks)
 
 
-def _pace(config: Settled, module: Pretraining, data: Feed) -> Pace | None:
+def _pace(config: ResolvedPretrainConfig, module: Pretraining, data: Feed) -> StepTime | None:
     """How fast a few steps are; not known of several processes, or of a network that is compiled first."""
     if config.devices * config.nodes > 1 or config.compile:
         return None
-    return rehearse(config, module, _probe(config, data, None))
+    return benchmark_steps(config, module, _probe(config, data, None))
 
 
-def _probe(config: Settled, data: Feed, metrics: Metrics | None) -> Probe:
-    bank = data.train[draw(data.images.targets[data.train], min(len(data.train), PROBE_BANK), config.seed)]
+def _probe(config: ResolvedPretrainConfig, data: Feed, metrics: Metrics | None) -> Probe:
+    bank = data.train[stratified_sample(data.images.targets[data.train], min(len(data.train), PROBE_BANK), config.seed)]
     return Probe(data.images, bank, data.val, config.probe_every, metrics)
 
 
-def _as_configured(method: Method, config: Settled) -> Method:
+def _configured_method(method: Method, config: ResolvedPretrainConfig) -> Method:
     """The row with the heads and the momentum that the configuration asks for."""
     asked = {
         "projector": config.projector,
@@ -136,69 +131,40 @@ def _as_configured(method: Method, config: Settled) -> Method:
         "prototypes": config.prototypes,
     }
     given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
-    return replace(method, heads=replace(method.heads, **given), teacher=config.momentum or method.teacher)
-
-
-def build_backbone(
-    images: Images,
-    image_size: int,
-    config: Settled,
-    normal: tuple[tuple[float, ...], tuple[float, ...]] | None = None,
-) -> Backbone:
-    """The backbone as it is before training: initialised by the seed, or from given weights.
-
-    ``normal`` is the mean and the deviation of the channels, where they are known better than by these images.
-    """
-    mean, std = normal or statistics(images)
-    L.seed_everything(config.seed, verbose=False)
-    backbone = Backbone(
-        config.backbone,
-        channels=images.channels,
-        image_size=image_size,
-        stem=config.stem,
-        mean=mean,
-        std=std,
+    return replace(
+        method, heads=replace(method.heads, **given), ema_momentum=config.ema_momentum or method.ema_momentum
     )
-    if config.weights is not None:
-        load_weights(backbone.body, config.weights)
-    return backbone
-
-
-def crop_size(images: Images) -> int:
-    """The crops' side when none is asked for: small images keep theirs, larger ones were stored for 224."""
-    side = min(images.size)
-    return side if side <= 112 else round(side * 7 / 8)
 
 
 def _fit(
-    config: Settled,
+    config: ResolvedPretrainConfig,
     module: Pretraining,
     data: Feed,
-    journal: Journal,
+    journal: RunLog,
     more: Sequence[L.Callback],
 ) -> dict[str, Any]:
     images, train, val = data.images, data.train, data.val
     out = None if config.dry_run else config.out
-    clock = Clock()
+    clock = Throughput()
     metrics = Metrics(out / METRICS, clock) if out else None
     probe = _probe(config, data, metrics)
     bar = Bar(journal, clock, probe)
-    same = SameData(data, journal)
-    callbacks: list[L.Callback] = [same, Refresh(images, train), Follow(), bar]
+    same = DataFingerprint(data, journal)
+    callbacks: list[L.Callback] = [same, RefreshClusters(images, train), UpdateTeacher(), bar]
     if out is not None and metrics is not None:
-        doctor = Doctor(metrics, journal, out, config.stop_when_sick)
+        doctor = HealthMonitor(metrics, journal, out, config.stop_on_problem)
         checkpoints = Checkpoints(
-            out / directory.LAST.parent,
+            out / rundir.LAST.parent,
             probe,
             doctor,
             minutes=config.save_minutes,
             every=config.save_every,
             keep=config.keep,
         )
-        callbacks = [same, Refresh(images, train), Follow(), metrics, doctor, probe, bar, checkpoints]
+        callbacks = [same, RefreshClusters(images, train), UpdateTeacher(), metrics, doctor, probe, bar, checkpoints]
     trainer = make_trainer(config, [*callbacks, *more, clock], steps=2 if config.dry_run else -1)
     try:
-        fit(trainer, module, out / directory.LAST if out and config.resume else None)
+        fit(trainer, module, out / rundir.LAST if out and config.resume else None)
     except StopRun as stop:
         run = shlex.quote(str(out))
         raise Stopped(f"{stop}; go on with: glf pretrain --resume --out {run}", stop.signal) from None
@@ -228,7 +194,7 @@ def _fit(
             "images": data.total,
             "train": data.count,
             "val": len(val),
-            "skipped": directory.skipped_count(out),
+            "skipped": rundir.skipped_count(out),
             "classes": list(data.classes),
         },
         backbone=module.network.backbone.describe(),
@@ -237,11 +203,11 @@ def _fit(
         doctor=[asdict(finding) for finding in found],
         **result.provenance(),
     )
-    verdict(journal, final, found, out)
+    log_verdict(journal, final, found, out)
     return content
 
 
-def _announce(journal: Journal, config: Settled, data: Feed, module: Pretraining) -> None:
+def _announce(journal: RunLog, config: ResolvedPretrainConfig, data: Feed, module: Pretraining) -> None:
     images = data.images
     (height, width), method, backbone = images.size, module.method, module.network.backbone
     parameters = sum(p.numel() for p in backbone.parameters())

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-import torch
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.io import TorchCheckpointIO
 
 from glf import checkpoint
-from glf.config import Settled
+from glf.config.training import ResolvedPretrainConfig
+from glf.device import accelerator
 
 _NOISE = (
     ".*does not have many workers.*",
@@ -22,7 +22,7 @@ _NOISE = (
 )
 
 
-def make_trainer(config: Settled, callbacks: Sequence[L.Callback], steps: int = -1) -> L.Trainer:
+def make_trainer(config: ResolvedPretrainConfig, callbacks: Sequence[L.Callback], steps: int = -1) -> L.Trainer:
     """The trainer of a run, or of its first ``steps``."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -71,21 +71,7 @@ class _AtomicIO(TorchCheckpointIO):
         return checkpoint.load(Path(path))
 
 
-def accelerator(device: str) -> str:
-    """auto, cpu, gpu or mps, as Lightning names them."""
-    if device not in ("auto", "cpu", "gpu", "mps"):
-        raise ValueError(f"unknown device {device!r}: auto, cpu, gpu or mps")
-    if device != "auto":
-        return device
-    return "gpu" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-
-
-def torch_device(accelerator: str) -> str:
-    """The same, as torch names them."""
-    return "cuda" if accelerator == "gpu" else accelerator
-
-
-def check_sharing(config: Settled) -> None:
+def check_sharing(config: ResolvedPretrainConfig) -> None:
     """A batch that the processes and the parts of a step cannot share is refused before any data is read."""
     processes = config.devices * config.nodes
     if config.batch_size % (processes * config.accumulate):

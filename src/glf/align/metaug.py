@@ -1,0 +1,23 @@
+"""MetAug's optimisation-unified contrast, and features that a generator adds to it."""
+
+from glf.similarity import unified_of
+from glf.terms import Term
+from glf.types import Embeddings, Scalar
+
+
+class UnifiedMatch(Term):
+    """Every view near every other of its image, the farthest most; with ``generated`` among generated features too.
+
+    Those take no gradient here: they learn by what they bring (UnifiedPartition).
+    """
+
+    role, formula = "align", "log sum_p exp(-sharpness s_p), s = (1 + cos) / 2"
+
+    def __init__(self, sharpness: float = 16.0, generated: bool = False) -> None:
+        super().__init__()
+        self.sharpness, self.generated = sharpness, generated
+        self.name = "generated_match" if generated else "unified_match"  # type: ignore[misc]
+        self.needs = frozenset({"z", "generated"}) if generated else frozenset({"z"})
+
+    def forward(self, e: Embeddings) -> Scalar:
+        return unified_of(e, self.sharpness, self.generated)[0].mean()

@@ -1,0 +1,94 @@
+"""Aligning parts that compare a view's relations to others: to a queue, to prototypes, to the batch."""
+
+from itertools import permutations
+
+from glf.nn.memory import Clusters
+from glf.similarity import (
+    assignments,
+    divergence,
+    expected_similarity,
+    similarities,
+    to_clusters,
+    to_prototypes,
+    to_queue,
+    to_teacher,
+)
+from glf.terms import Tempered, Term, across, mean
+from glf.types import Embeddings, Scalar
+
+
+class Relation(Term):
+    """ReSSL: the strong views' similarities to a queue follow those of the weak view, which is the last.
+
+    The relation of the weak view comes from the teacher, at a lower temperature. Reference: Zheng et al. 2021
+    (ReSSL), Eq. 4 to 6.
+    """
+
+    name, role, formula = "relation", "align", "-sum_j softmax_j(cos(teacher', q_j) / sharp) cos(z, q_j) / temperature"
+    needs = frozenset({"z", "teacher"})
+
+    def __init__(self, temperature: float = 0.1, sharp: float = 0.04) -> None:
+        super().__init__()
+        self.temperature, self.sharp = temperature, sharp
+
+    def forward(self, e: Embeddings) -> Scalar:
+        if len(e.require("teacher")) != len(e.z):
+            raise ValueError("relations are taught by the last view, which must be of full size: not with small crops")
+        weights = similarities(e.require("teacher")[-1].detach(), e.require("queue")[-1], self.sharp).softmax(-1)
+        return mean(expected_similarity(weights, logits) for logits in to_queue(e, self.temperature))
+
+
+class SwappedPrediction(Tempered):
+    """SwAV: each view's similarities to the prototypes under the other view's codes.
+
+    Codes come from the views of full size, and every other view predicts them. Reference: Caron et al. 2020 (SwAV),
+    Eq. 1 and 2, without the log-sum-exp (PrototypePartition).
+    """
+
+    name, role, formula = "swapped_prediction", "align", "-<code', cos(z, c)> / temperature"
+    needs = frozenset({"z", "prototypes"})
+
+    def forward(self, e: Embeddings) -> Scalar:
+        codes, logits = e.require("codes"), to_prototypes(e, self.temperature)
+        return mean(expected_similarity(codes[w], logits[v]) for v, w in across(e.z, codes))
+
+
+class ClusterMatch(Term):
+    """PCL: each view against the centre of its image's cluster, over that cluster's concentration.
+
+    The mean over the numbers of clusters; 0 until there are clusters. Reference: Li et al. 2021 (PCL), Eq. 11.
+    """
+
+    name, role, formula = "cluster_match", "align", "-cos(z, centre) / phi"
+    needs = frozenset({"z", "indices"})
+
+    def __init__(self, clusters: Clusters) -> None:
+        super().__init__()
+        self.clusters = clusters
+
+    @property
+    def inactive(self) -> bool:
+        return not self.clusters.ready
+
+    def forward(self, e: Embeddings) -> Scalar:
+        c, row = self.clusters, e.require("indices")
+        if not c.ready:
+            return 0.0 * e.z.sum()
+        own = assignments(c, row)
+        return mean(-logits.gather(1, own).mean() for logits in to_clusters(e, c))
+
+
+class Invariance(Tempered):
+    """ReLIC: what a view says about who it is among the batch does not depend on the augmentation.
+
+    The Kullback-Leibler divergence between the two directions' distributions over the batch. Reference: Mitrovic et
+    al. 2021 (ReLIC), Eq. 5; Tomasev et al. 2022 (ReLICv2) stop the gradient of the first, and so do we. Every other
+    image of the batch is a negative; ReLICv2 draws a few of them, how many we could not verify.
+    """
+
+    name, role, formula = "invariance", "align", "KL(sg p(z, teacher') | p(z', teacher))"
+    needs = frozenset({"z", "teacher"})
+
+    def forward(self, e: Embeddings) -> Scalar:
+        logits = to_teacher(e, self.temperature)
+        return mean(divergence(logits[a], logits[b]) for a, b in permutations(logits, 2))

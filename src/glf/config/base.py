@@ -1,0 +1,90 @@
+"""Configurations as plain JSON types, and back; names that are nearly right."""
+# MERGED DOCS:
+# | """Numbers that cannot be meant, refused before anything is read or written."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+C = TypeVar("C")
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """A configuration as plain JSON types."""
+    return {name: _plain(value) for name, value in asdict(config).items()}
+
+
+def from_dict(kind: type[C], values: Mapping[str, Any]) -> C:
+    """The configuration back; an unknown key is a ValueError that names the nearest known one.
+
+    >>> from glf.config import PretrainConfig
+    >>> from_dict(PretrainConfig, {"epoch": 3})
+    Traceback (most recent call last):
+    ValueError: unknown configuration key 'epoch' - did you mean 'epochs'?
+    """
+    known = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]
+    inner = groups(kind)
+    converted: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in known:
+            raise ValueError(f"unknown configuration key {name!r}{nearest(name, known)}")
+        if name in inner and isinstance(value, Mapping):
+            value = from_dict(inner[name], value)
+        elif isinstance(value, str) and "Path" in str(known[name].type):
+            value = Path(value)
+        elif isinstance(value, list):
+            value = tuple(value)
+        converted[name] = value
+    return kind(**converted)
+
+
+def groups(kind: type[Any]) -> dict[str, type[Any]]:
+    """Those settings that are groups of settings: the command line has their members among the others."""
+    return {f.name: type(f.default) for f in fields(kind) if is_dataclass(f.default)}
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`` - did you mean 'x'?`` when something known is near, else nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f" - did you mean {close[0]!r}?" if close else ""
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, tuple | list):
+        return [_plain(v) for v in value]
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    return value
+
+
+def at_least(config: Any, **least: float) -> None:
+    """Every one of these settings, where it is given, is no smaller than this.
+
+    >>> from types import SimpleNamespace
+    >>> at_least(SimpleNamespace(epochs=0), epochs=1)
+    Traceback (most recent call last):
+    ValueError: epochs must be at least 1, got 0
+    """
+    for name, bound in least.items():
+        value = getattr(config, name)
+        if value is not None and not value >= bound:  # not a number is no larger than anything either
+            raise ValueError(f"{name} must be at least {bound:g}, got {value}")
+
+
+def above(config: Any, **bounds: float) -> None:
+    """Every one of these settings, and every part of it where it has several, is larger than this.
+
+    >>> from types import SimpleNamespace
+    >>> above(SimpleNamespace(lr=0.0), lr=0)
+    Traceback (most recent call last):
+    ValueError: lr must be above 0, got 0.0
+    """
+    for name, bound in bounds.items():
+        value = getattr(config, name)
+        values = value if isinstance(value, tuple) else (value,)
+        if value is not None and not (values and all(one > bound for one in values)):
+            raise ValueError(f"{name} must be above {bound:g}, got {value}")

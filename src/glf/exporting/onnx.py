@@ -1,0 +1,70 @@
+"""A backbone as an ONNX graph that normalises its images itself, for any number of them at a time."""
+
+import json
+import logging
+import warnings
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor, nn
+
+from glf.exporting.preprocess import Preprocess
+from glf.nn.backbone import Backbone
+
+NEEDED = ("onnx", "onnxscript", "onnxruntime")
+
+
+def check_installed() -> None:
+    """Before any work."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise ValueError(f"--format onnx needs {', '.join(missing)}: pip install 'glf[onnx]'")
+
+
+class Normalised(nn.Module):
+    """The body behind mean and std, without anything that a graph cannot hold."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.body = backbone.body
+        self.register_buffer("mean", backbone.mean)
+        self.register_buffer("std", backbone.std)
+
+    def forward(self, images: Tensor) -> Tensor:
+        out: Tensor = self.body((images - self.mean) / self.std)
+        return out
+
+
+def graph_bytes(backbone: Backbone, preprocess: Preprocess) -> bytes:
+    """The file's content; what has to be done to an image is in its metadata."""
+    import onnx
+
+    model = Normalised(backbone).eval()
+    blank = torch.zeros(2, backbone.channels, backbone.image_size, backbone.image_size)
+    logging.getLogger("onnxscript").setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the exporter's own, about its own insides
+            program = torch.onnx.export(
+                model,
+                (blank,),
+                dynamo=True,
+                input_names=["images"],
+                output_names=["features"],
+                dynamic_shapes=({0: torch.export.Dim("batch")},),
+                verbose=False,
+            )
+    except Exception as error:  # a model that cannot be traced raises whatever its code does
+        why = str(error).strip().partition("\n")[0]
+        raise ValueError(
+            f"{backbone.name} cannot be written as a graph ({type(error).__name__}: {why}): use --format safetensors"
+        ) from error
+    assert program is not None
+    proto = program.model_proto
+    notes = preprocess.metadata() | {"normalisation": "inside the graph: give values from 0 to 1"}
+    onnx.helper.set_model_props(proto, {k: v if isinstance(v, str) else json.dumps(v) for k, v in notes.items()})
+    content: bytes = proto.SerializeToString()
+    return content

@@ -1,0 +1,47 @@
+import torch
+from torch.nn import functional as F
+
+import reference
+from glf.constrain.metaug import UnifiedPartition, looked_ahead
+from glf.methods import parse
+from glf.similarity import unified, unified_loss
+from glf.types import Embeddings
+from reference import draw, draw_fields
+
+
+def test_the_parts_add_up_to_the_loss():
+    z = draw(3, 4, 2)
+    near, far = unified(z, 5.0)
+    torch.testing.assert_close((near + far + F.softplus(-(near + far))).mean(), unified_loss(z, 5.0))
+    reference.check(lambda z: unified_loss(z, 5.0), lambda z: reference.unified(z, 5.0), z)
+
+
+def test_two_views_give_infonce():
+    z = draw(2, 5, 3)
+    logits = reference.nt_xent(*z, 2 / 7.0)
+    torch.testing.assert_close(unified_loss(z, 7.0), logits)
+
+
+def test_generated_features_learn_from_where_they_lead():
+    fields = draw_fields()
+    z, generated = (fields[name].requires_grad_() for name in ("z", "generated"))
+    value = UnifiedPartition(4.0, generated=True)(Embeddings(z=z, generated=generated))
+    by_term = torch.autograd.grad(value, (z, generated), retain_graph=True)
+    (meta,) = torch.autograd.grad(looked_ahead(z, generated, 4.0, 1.0), generated)
+    torch.testing.assert_close(by_term[1], meta)
+    assert meta.abs().max() > 1e-6
+    small = 1e-6 * draw(*generated.shape, seed=3)
+    difference = looked_ahead(z, generated + small, 4.0, 1.0) - looked_ahead(z, generated - small, 4.0, 1.0)
+    torch.testing.assert_close(difference / 2, (meta * small).sum(), rtol=1e-4, atol=0)
+
+
+def test_the_generator_has_weight_one_whatever_the_features_weigh():
+    """Of the published weight of 1e-5 its gradient would drown in the optimiser's epsilon."""
+    fields = draw_fields()
+    generated = fields["generated"].requires_grad_()
+    gradients = []
+    for weight in (1e-5, 0.5):
+        loss = parse("metaug").build(generated=weight)(Embeddings(z=fields["z"], generated=generated))
+        gradients.append(torch.autograd.grad(loss.total, generated)[0])
+    torch.testing.assert_close(*gradients)
+    assert gradients[0].pow(2).mean().sqrt() > 1e-5

@@ -1,0 +1,152 @@
+"""glf compare on real runs: pairs, tables, what a second start does, kills and failures."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+
+from glf.comparison.conduct import compare
+from glf.comparison.study import from_flags
+from glf.config.evaluation import CompareConfig
+from glf.train.run import pretrain
+
+QUICK = {"batch_size": "32", "epochs": "1", "val_images": "0", "image_size": "16"}
+
+
+def small(images: str, out: Path, **values: Any) -> CompareConfig:
+    base = CompareConfig(
+        methods=("simclr",), constrain=("none", "adc"), data=(images,), seeds=2, settings=QUICK, out=out
+    )
+    return replace(base, **values)
+
+
+def times(out: Path) -> dict[str, int]:
+    return {str(path): path.stat().st_mtime_ns for path in out.rglob("result.json")}
+
+
+def test_a_comparison_is_paired_stored_and_not_done_twice(few_images: str, tmp_path: Path, console: Console) -> None:
+    out = tmp_path / "out"
+    content = compare(small(few_images, out), console)
+    assert [(run["variant"], run["seed"]) for run in content["runs"]] == [
+        ("none", 0), ("adc", 0), ("none", 1), ("adc", 1),
+    ]  # fmt: skip
+    assert content["references"].keys() == {few_images}
+    assert content == json.loads((out / "compare.json").read_text())
+    table = (out / "table.md").read_text()
+    row = next(line for line in table.splitlines() if line.startswith("| simclr"))
+    mean = sum(run["values"]["linear"] for run in content["runs"] if run["variant"] == "none") / 2
+    assert row.startswith(f"| simclr | {100 * mean:.1f} ± ")
+    assert "(pixels)" in table
+    assert "Differences, paired by seed" in (out / "report.html").read_text()
+    assert [path.parts[-4:-2] for path in sorted(out.rglob("map.webp"))] == [("adc", "0"), ("none", "0")]  # one seed's
+    saved = json.loads((out / "few" / "simclr" / "adc" / "1" / "result.json").read_text())
+    assert saved["command"].startswith("glf pretrain")
+    assert "--method simclr+adc" in saved["command"]
+    before = times(out)
+    again = compare(small(few_images, out), console)
+    assert times(out) == before
+    assert again["runs"] == content["runs"]
+    elsewhere = compare(small(few_images, tmp_path / "other", seeds=1, constrain=("adc",)), console)
+    assert elsewhere["runs"][0]["values"] == content["runs"][1]["values"]
+
+
+def test_runs_of_a_pair_share_weights_batches_and_views(few_images: str, tmp_path: Path, console: Console) -> None:
+    """Without learning, all that is left is the first weights and what batch normalisation saw of the views."""
+    study = from_flags(small(few_images, tmp_path, settings={**QUICK, "lr": "0.0", "weight_decay": "0.0"}))
+    weights = {}
+    for cell in study.cells():
+        run = tmp_path / cell.place
+        pretrain(replace(study.config(cell), out=run), console)
+        weights[cell.variant, cell.seed] = load_file(run / "backbone.safetensors")
+
+    def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+        return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
+
+    assert same(weights["none", 0], weights["adc", 0])
+    assert same(weights["none", 1], weights["adc", 1])
+    assert not same(weights["none", 0], weights["none", 1])
+    assert any("running_mean" in name and value.any() for name, value in weights["none", 0].items())
+
+
+def test_a_run_that_fails_is_listed_and_the_others_go_on(few_images: str, tmp_path: Path, console: Console) -> None:
+    out, study = tmp_path / "out", tmp_path / "study.toml"
+    study.write_text(
+        f"""
+        title = "Too large"
+        methods = ["simclr"]
+        data = ["{few_images}"]
+        seeds = 1
+        base = "fits"
+        settings = {{ epochs = 1, val_images = 0, image_size = 16 }}
+        [variants]
+        fits = {{ batch_size = 32 }}
+        large = {{ batch_size = 4096 }}
+        [scales.tiny]
+        """
+    )
+    with pytest.raises(ValueError, match="1 runs failed"):
+        compare(CompareConfig(study=study, out=out), console)
+    table = (out / "table.md").read_text()
+    assert "- failed: few/simclr/large/0: glf: " in table
+    assert "4096" in table
+    assert len(json.loads((out / "compare.json").read_text())["runs"]) == 1
+
+
+def test_runs_with_other_settings_are_not_taken_for_these(few_images: str, tmp_path: Path, console: Console) -> None:
+    out = tmp_path / "out"
+    config = small(few_images, out, constrain=("none",), seeds=1)
+    study = from_flags(config)
+    (cell,) = study.cells()
+    pretrain(replace(study.config(cell), out=out / cell.place), console)
+    with pytest.raises(ValueError, match="was made with epochs 1, and the study says 2: choose another --out"):
+        compare(replace(config, settings={**QUICK, "epochs": "2"}), console)
+
+
+def test_a_killed_comparison_goes_on_where_it_was(few_images: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    asked = [f"--data={few_images}", "--methods", "simclr", "--constrain", "none", "lpm", "--seeds", "1", "--jobs", "1"]
+    asked += ["--settings", *(part for item in QUICK.items() for part in item), "--out", str(out)]
+    command = [sys.executable, "-c", "from glf.cli import main; main()", "compare", *asked]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    first, second = (out / "few" / "simclr" / name / "0" for name in ("none", "lpm"))
+    deadline = time.monotonic() + 240
+    while not (second / "config.json").exists():  # the first is over, the second under way
+        assert process.poll() is None, "it ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    finished = (first / "result.json").stat().st_mtime_ns
+    assert not (second / "backbone.safetensors").exists()
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert (first / "result.json").stat().st_mtime_ns == finished
+    assert "few/simclr/lpm/0  knn5" in done.stdout
+    assert "failed" not in (out / "table.md").read_text()
+
+
+def test_a_polite_kill_ends_the_runs_too(few_images: str, tmp_path: Path) -> None:
+    asked = [f"--data={few_images}", "--methods", "simclr", "--constrain", "none", "--seeds", "1"]
+    asked += ["--settings", *(part for item in QUICK.items() for part in item), "--out", str(tmp_path / "out")]
+    command = [sys.executable, "-c", "from glf.cli import main; main()", "compare", *asked]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 240
+    while not list(tmp_path.rglob("config.json")):
+        assert process.poll() is None, "it ended before it could be stopped"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.terminate()
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert said == "glf: stopped; the same command goes on with what was under way\n"
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)  # nobody is left

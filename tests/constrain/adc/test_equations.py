@@ -1,0 +1,374 @@
+import math
+from functools import partial
+
+import pytest
+import torch
+
+import reference
+from glf.align.distance import MSE
+from glf.constrain.adc.equations import ADC, DCM, LPM, dcm, lpm, outlier_weight
+from glf.constrain.adc.kernels import entropy
+from glf.constrain.adc.neighbours import NeighbourDistributions
+from glf.objective import Objective
+from glf.types import Embeddings
+from reference import draw
+
+READINGS = ("calibrated", "paper")
+KINDS = (
+    ("calibrated", "sphere"),
+    ("calibrated", "batch"),
+    ("calibrated", "running"),
+    ("paper", "batch"),
+    ("paper", "running"),
+)
+of_every_reading = pytest.mark.parametrize("reading", READINGS)
+of_every_kind = pytest.mark.parametrize(("reading", "covariance"), KINDS, ids=str)
+
+
+def log_distributions(*shape: int, seed: int = 0) -> torch.Tensor:
+    return draw(*shape, seed=seed).log_softmax(-1)
+
+
+# --- the pure functions
+
+
+@of_every_reading
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("shape", [(1, 2, 1), (2, 5, 4), (3, 4, 3)], ids=str)
+def test_dcm_with_its_gaussian_rows_and_weights_held_fixed(shape, weighted, reading):
+    cal, dat = log_distributions(2, *shape)
+    weight = draw(shape[1]).exp() if weighted else None
+    reference.check(
+        lambda dat: dcm(cal, dat, weight, reading=reading),
+        lambda dat: reference.dcm(cal, dat, weight, reading),
+        dat,
+    )
+
+
+@of_every_reading
+@pytest.mark.parametrize("shape", [(1, 2, 1), (2, 5, 4), (3, 4, 3)], ids=str)
+def test_lpm_with_the_prior_held_fixed(shape, reading):
+    dat, pre = log_distributions(*shape), log_distributions(*shape[1:], seed=1)
+    reference.check(
+        lambda dat: lpm(dat, pre, concentration=1.7, reading=reading),
+        lambda dat: reference.lpm(dat, pre, 1.7, reading),
+        dat,
+    )
+
+
+@of_every_reading
+@pytest.mark.parametrize("n", [3, 6])
+def test_outlier_weight(n, reading):
+    pre = log_distributions(n, n - 1)
+    reference.check(
+        lambda pre: outlier_weight(entropy(pre), reading=reading),
+        partial(reference.outlier_weight, reading=reading),
+        pre,
+    )
+
+
+# --- the terms, from embeddings to the scalar
+
+
+@of_every_kind
+@pytest.mark.parametrize("t_scale", ["printed", "scale", "matched"])
+@pytest.mark.parametrize("kernel", [(5.0, 16.0, 16.0), (2.5, 4.0, 2.0)], ids=str)
+def test_terms_equal_their_loops(kernel, t_scale, reading, covariance):
+    settings = dict(zip(("rho", "effective_dim", "prior_effective_dim"), kernel, strict=True))
+    settings |= {"t_scale": t_scale, "reading": reading, "covariance": covariance}
+    loops = reference.Adc(**settings)
+    pairs = [
+        (DCM(rows=NeighbourDistributions(**settings)), lambda z, prior: loops.dcm(z)),
+        (LPM(concentration=1.7, rows=NeighbourDistributions(**settings)), partial(loops.lpm, concentration=1.7)),
+        (ADC(0.7, 0.2, concentration=1.3, **settings), partial(loops.adc, nu=0.7, upsilon=0.2, concentration=1.3)),
+    ]
+    for term, loop in pairs:
+        z, prior = reference.same(
+            lambda z, prior, term=term: term(Embeddings(z=z, prior=prior)), loop, draw(2, 4, 3), draw(4, 3, seed=1)
+        )
+        assert (z.abs() > 0).all()
+        assert not prior.any()
+
+
+@of_every_reading
+def test_the_running_covariance_runs(reading):
+    rows, first, second = (
+        NeighbourDistributions(reading=reading, covariance="running"),
+        draw(2, 5, 3),
+        2 * draw(2, 5, 3, seed=1),
+    )
+    fresh = reference.Adc(reading=reading, covariance="running")
+    loops = reference.Adc(reading=reading, covariance="running", running=fresh.average(first))
+    term = DCM(rows=rows)
+    term(Embeddings(z=first))
+    reference.same(lambda z: term(Embeddings(z=z)), loops.dcm, second)
+
+
+@pytest.mark.parametrize(("reading", "covariance"), [kind for kind in KINDS if kind != ("paper", "batch")])
+def test_gradcheck_from_embeddings_through_the_rows(reading, covariance):
+    """The printed batch covariance is held fixed, which finite differences cannot do: the loops cover it."""
+    rows = NeighbourDistributions(reading=reading, covariance=covariance, effective_dim=4.0)
+    held = Embeddings(z=draw(2, 4, 3), prior=draw(4, 2, seed=1))
+    cal, pre = rows.cal(held), rows.pre(held)
+    weight = outlier_weight(entropy(pre), reading=reading)
+    rows.eval()
+
+    def loss(z):
+        dat = rows.dat(Embeddings(z=z))
+        return dcm(cal, dat, weight, reading=reading) + lpm(dat, pre, reading=reading)
+
+    assert torch.autograd.gradcheck(loss, held.z.clone().requires_grad_())
+
+
+@of_every_kind
+def test_rows_are_distributions_unless_printed(reading, covariance):
+    rows = NeighbourDistributions(reading=reading, covariance=covariance)
+    e = Embeddings(z=draw(2, 9, 4).requires_grad_(), prior=draw(9, 5, seed=1))
+    for log_row in (rows.cal(e), rows.dat(e), rows.pre(e)):
+        total = log_row.exp().sum(-1)
+        if reading == "calibrated":
+            torch.testing.assert_close(total, torch.ones_like(total), rtol=1e-12, atol=0)
+        else:
+            assert (total < 0.99).all()
+    assert rows.dat(e).requires_grad
+    assert not rows.cal(e).requires_grad
+    assert not rows.pre(e).requires_grad
+
+
+def test_views_share_the_prior_and_count_alike():
+    z, prior = draw(3, 6, 4), draw(6, 5, seed=1)
+    alone = [ADC()(view, prior=prior) for view in z]
+    torch.testing.assert_close(ADC()(*z, prior=prior), torch.stack(alone).mean(), rtol=1e-12, atol=0)
+
+
+# --- what is known about them
+
+
+@of_every_kind
+def test_dcm_is_exactly_zero_for_a_constant_batch(reading, covariance):
+    z = draw(1, 1, 6).expand(2, 5, 6)
+    assert DCM(rows=NeighbourDistributions(reading=reading, covariance=covariance))(Embeddings(z=z)) == 0
+
+
+def test_dcm_is_zero_for_equidistant_points():
+    simplex = torch.eye(6).double().expand(2, 6, 6)
+    assert DCM()(Embeddings(z=simplex)).item() == pytest.approx(0, abs=1e-14)
+    assert DCM()(Embeddings(z=draw(2, 6, 6))) > 1e-3
+
+
+def test_lpm_is_smallest_where_the_rows_are_the_priors():
+    """Its minimum over rows is the prior's row, where it is that row's entropy (Gibbs)."""
+    pre = log_distributions(6, 5)
+    least = lpm(pre.unsqueeze(0), pre)
+    torch.testing.assert_close(least, entropy(pre).mean())
+    for seed in range(5):
+        assert lpm((pre + 0.1 * draw(6, 5, seed=seed)).log_softmax(-1).unsqueeze(0), pre) > least
+
+
+def test_the_printed_dirichlet_prefers_a_corner_to_its_own_parameter():
+    """256 images, so 255 others, uniform alpha. The corner: one entry at one, 254 at 1e-6."""
+    others = 255
+    uniform = torch.full((1, others), -math.log(others), dtype=torch.float64)
+    corner = torch.full((1, others), 1e-6, dtype=torch.float64)
+    corner[0, 0] = 1 - corner[0, 1:].sum()
+    log_density = {
+        name: -lpm(row.unsqueeze(0), uniform, reading="paper").item()
+        for name, row in (("alpha", uniform), ("corner", corner.log()))
+    }
+    assert log_density["alpha"] == pytest.approx(-4.98, abs=0.02)
+    assert log_density["corner"] == pytest.approx(2083, abs=1)
+    assert lpm(uniform.unsqueeze(0), uniform) < lpm(corner.log().unsqueeze(0), uniform)
+
+
+@pytest.mark.parametrize("covariance", ["batch", "running"])
+def test_a_detached_covariance_pulls_at_a_scale_that_its_value_ignores(covariance):
+    """Why the paper's reading runs away: scaling z leaves the value alone, yet the gradient asks for it."""
+    z, prior = draw(2, 6, 3), draw(6, 3, seed=1)
+
+    def pull(z, **settings):
+        leaf = z.clone().requires_grad_()
+        value = LPM(rows=NeighbourDistributions(**settings))(Embeddings(z=leaf, prior=prior))
+        value.backward()
+        return value.item(), (leaf * leaf.grad).sum().item()
+
+    printed = {"reading": "paper", "covariance": covariance}
+    assert pull(3 * z, **printed)[0] == pytest.approx(pull(z, **printed)[0], rel=1e-9)
+    assert abs(pull(z, **printed)[1]) > 1
+    for differentiated in ("sphere", "batch"):
+        assert pull(z, covariance=differentiated)[1] == pytest.approx(0, abs=1e-12)
+
+
+def test_the_printed_reading_is_silent_at_usual_widths():
+    """Every row is its dropped anchor: floors on both sides of LPM, weights of 1e8, and no gradient at all."""
+    z = draw(2, 256, 128).float().requires_grad_()
+    ADC(reading="paper")(Embeddings(z=z, prior=draw(256, 64, seed=1).float())).backward()
+    assert z.grad.abs().max() < 1e-20
+
+
+def test_one_duplicated_image_does_not_take_the_whole_weight():
+    prior = draw(256, 64)
+    prior[1] = prior[0]
+    pre = NeighbourDistributions().pre(Embeddings(z=draw(1, 256, 2), prior=prior))
+    weight, unbounded = outlier_weight(entropy(pre)), 1 / entropy(pre)
+    assert weight.mean().item() == pytest.approx(1, rel=1e-12)
+    assert weight.argmax() in (0, 1)
+    assert 5 < weight.max() <= 10
+    assert unbounded[:2].sum() / unbounded.sum() > 0.95
+
+
+def test_weights_fall_with_the_priors_entropy():
+    pre = (draw(1, 20) * torch.linspace(0.1, 5, 21).double().unsqueeze(1)).log_softmax(-1)
+    order = entropy(pre).argsort()
+    for reading in READINGS:
+        assert (outlier_weight(entropy(pre), reading=reading)[order].diff() <= 0).all()
+
+
+def test_adc_weighs_dcm_and_plain_dcm_does_not():
+    z, prior = draw(2, 6, 4), draw(6, 3, seed=1)
+    plain, weighted = DCM(), DCM(weighted=True)
+    assert plain.needs == {"z"}
+    assert weighted.needs == ADC().needs == LPM().needs == {"z", "prior"}
+    e = Embeddings(z=z, prior=prior)
+    torch.testing.assert_close(ADC(2.0, 3.0)(e), 2 * weighted(e) + 3 * LPM()(e))
+    assert (plain(e) - weighted(e)).abs() > 1e-4
+
+
+def test_diagnosis_tells_which_side_of_the_crossover_the_batch_is_on():
+    """At effective dimension 16 and rho 5 the t row is the flatter beyond |z_i - z_j|^2 = 0.79, and DCM sharpens."""
+    spread, tight = draw(2, 12, 64), 1 + 0.3 * draw(2, 12, 64)
+    for z, expected in ((spread, 1.0), (tight, 0.0)):
+        e = Embeddings(z=z, prior=draw(12, 3))
+        said = ADC().diagnose(e)
+        assert said["sharpens/dcm"] == expected
+        rows = NeighbourDistributions()
+        for name in ("cal", "dat", "pre"):
+            torch.testing.assert_close(said[f"entropy/{name}"], entropy(getattr(rows, name)(e)).mean())
+
+
+# --- edges
+
+
+def edge(name: str) -> tuple[torch.Tensor, torch.Tensor]:
+    z, prior = draw(2, 2 if name == "two images" else 8, 64 if name == "wide" else 6), draw(8, 5, seed=1)
+    prior = prior[: z.shape[1]]
+    if name == "duplicates":
+        z[:, 1], prior[1] = z[:, 0], prior[0]
+    elif name == "constant prior":
+        prior = prior[:1].expand(8, 5)
+    elif name.endswith(" z"):
+        kind = name.removesuffix(" z")
+        z = z[:, :1].expand_as(z) if kind == "constant" else z * {"huge": 1e4, "tiny": 1e-6, "zero": 0.0}[kind]
+    return z, prior
+
+
+EDGES = ("two images", "duplicates", "constant prior", "wide", "constant z", "zero z", "huge z", "tiny z")
+PRECISIONS = (torch.float32, torch.float16, torch.bfloat16)
+# The gradient grows as 1/|z|: at 1e-6 it lies beyond the range of float16, whatever computes it.
+CASES = [(name, dtype) for name in EDGES for dtype in PRECISIONS if (name, dtype) != ("tiny z", torch.float16)]
+
+
+@of_every_kind
+@pytest.mark.parametrize(("name", "dtype"), CASES, ids=str)
+def test_edges_are_finite_in_value_and_gradient(name, dtype, reading, covariance):
+    z, prior = edge(name)
+    leaves = [view.to(dtype).requires_grad_() for view in z]
+    value = ADC(reading=reading, covariance=covariance)(*leaves, prior=prior.to(dtype))
+    value.backward()
+    assert value.dtype == torch.float32
+    assert value.isfinite()
+    assert all(leaf.grad.isfinite().all() for leaf in leaves), [leaf.grad for leaf in leaves]
+
+
+@pytest.mark.parametrize("width", [1, 4, 64])
+@pytest.mark.parametrize("scale", [0.0, 1e-25])
+def test_a_prior_of_identical_images_is_finite(width, scale):
+    z0, z1 = (z.float().requires_grad_() for z in draw(2, 8, 6))
+    value = ADC(prior_effective_dim=1024)(z0, z1, prior=3.3 + scale * draw(8, width).float())
+    value.backward()
+    assert value.isfinite()
+    assert z0.grad.isfinite().all()
+
+
+def test_half_precision_embeddings_are_taken_as_they_are():
+    z, prior = draw(2, 8, 6).half(), draw(8, 5, seed=1).half()
+    torch.testing.assert_close(ADC()(Embeddings(z=z, prior=prior)), ADC()(*z, prior=prior))
+
+
+@pytest.mark.parametrize("covariance", ["batch", "running"])
+def test_a_wide_and_nearly_flat_batch_can_be_whitened(covariance):
+    """In float32 the ridge drowns in the rounding of the one large eigenvalue, and the factorisation fails."""
+    z = (draw(2, 8, 1) * draw(1024, seed=1) + 1e-4 * draw(2, 8, 1024)).float().requires_grad_()
+    value = DCM(rows=NeighbourDistributions(reading="paper", covariance=covariance))(Embeddings(z=z))
+    value.backward()
+    assert value.isfinite()
+    assert z.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("settings", [{}, {"covariance": "batch"}, {"reading": "paper"}], ids=str)
+def test_autocast_does_not_reach_the_statistics(settings):
+    z0, z1, prior = draw(3, 16, 16).float()
+    expected = ADC(**settings)(z0, z1, prior=prior)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert ADC(**settings)(z0, z1, prior=prior) == expected
+
+
+@of_every_reading
+@pytest.mark.parametrize("term", [ADC, DCM, LPM])
+def test_one_image_is_refused(term, reading):
+    made = term(reading=reading) if term is ADC else term(rows=NeighbourDistributions(reading=reading))
+    with pytest.raises(ValueError, match="at least two in a batch, not 1"):
+        made(draw(1, 4), draw(1, 4), prior=draw(1, 3))
+
+
+@pytest.mark.parametrize("term", [ADC(), LPM(), DCM(weighted=True)], ids=lambda term: term.name)
+def test_a_missing_or_wrong_prior_is_refused(term):
+    z0, z1 = draw(2, 6, 4)
+    with pytest.raises(ValueError, match=r"'prior'.*pass prior="):
+        term(z0, z1)
+    with pytest.raises(ValueError, match=r"one row per image \(6\).*\(5, 3\)"):
+        term(z0, z1, prior=draw(5, 3))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"rho": 2.0}, "rho must be above 2.*2.0"),
+        ({"effective_dim": 0.0}, "positive: 0.0"),
+        ({"prior_effective_dim": -1.0}, "positive: 8.0, -1.0"),
+        ({"ramp_epochs": -1.0}, "ramp_epochs is a number of epochs"),
+        ({"reading": "paper", "covariance": "sphere"}, "'batch' or 'running'"),
+    ],
+)
+def test_settings_without_meaning_are_refused(settings, words):
+    with pytest.raises(ValueError, match=words):
+        ADC(**settings)
+
+
+@pytest.mark.parametrize("wrong", [{"reading": "printed"}, {"covariance": "bach"}, {"t_scale": "match"}])
+def test_misspelt_choices_are_refused(wrong):
+    with pytest.raises((ValueError, TypeError), match=next(iter(wrong.values()))):  # TypeError: beartype is faster
+        ADC(**wrong)
+
+
+def test_looking_at_the_rows_does_not_move_the_running_covariance():
+    objective = Objective(align=MSE(), constrain=ADC(covariance="running"))
+    e = Embeddings(z=torch.randn(2, 8, 4), prior=torch.randn(8, 3))
+    objective(e)
+    before = {k: v.clone() for k, v in objective.state_dict().items()}
+    objective.diagnose(Embeddings(z=torch.randn(2, 8, 4), prior=torch.randn(8, 3)))
+    assert all(torch.equal(v, before[k]) for k, v in objective.state_dict().items())
+    objective(Embeddings(z=torch.randn(2, 8, 4), prior=torch.randn(8, 3)))
+    assert any(not torch.equal(v, before[k]) for k, v in objective.state_dict().items())
+
+
+def test_dcm_is_ramped_in_and_lpm_is_not():
+    z, prior = draw(2, 8, 4), draw(8, 3, seed=1)
+    whole, ramped = ADC(0.7, 0.2), ADC(0.7, 0.2, ramp_epochs=4)
+    lpm_alone = 0.2 * LPM()(*z, prior=prior)
+    for epoch, share in ((0.0, 0.0), (1.0, 0.25), (3.0, 0.75), (4.0, 1.0), (9.0, 1.0)):
+        ramped.at(epoch)
+        expected = lpm_alone + share * (whole(*z, prior=prior) - lpm_alone)
+        torch.testing.assert_close(ramped(*z, prior=prior), expected)
+    objective = Objective(align=MSE(), constrain=DCM(ramp_epochs=2))
+    objective.set_epoch(0.5)
+    torch.testing.assert_close(objective(Embeddings(z=z)).constrain["dcm"], 0.25 * DCM()(*z))

@@ -1,0 +1,62 @@
+"""The table of recipes: its numbers, and that they are numbers one can draw from."""
+
+from dataclasses import FrozenInstanceError, asdict
+
+import pytest
+
+from glf.data.augment.policies import POLICIES, ViewPolicy, policy
+
+COMMON = {"ratio": (3 / 4, 4 / 3), "flip": 0.5, "jitter": 0.8, "mask": 0.0, "side": 1.0}
+GENTLE = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1}
+STRONG = {"brightness": 0.8, "contrast": 0.8, "saturation": 0.8, "hue": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "second"),
+    [
+        # Ermolov et al. 2021, on image transformations
+        ("wmse", GENTLE | {"crop": (0.2, 1.0), "grey": 0.1, "blur": 0.0, "solarise": 0.0}, {}),
+        # solo-learn, scripts/pretrain/cifar/augmentations/symmetric.yaml
+        ("symmetric", STRONG | {"crop": (0.08, 1.0), "grey": 0.2, "blur": 0.5, "solarise": 0.0}, {}),
+        # solo-learn, scripts/pretrain/cifar/augmentations/asymmetric.yaml
+        (
+            "asymmetric",
+            GENTLE | {"saturation": 0.2, "crop": (0.08, 1.0), "grey": 0.2, "blur": 0.0, "solarise": 0.0},
+            {"solarise": 0.2},
+        ),
+    ],
+)
+def test_recipes_have_their_publications_numbers(name, first, second):
+    assert [asdict(view) for view in policy(name)] == [COMMON | first, COMMON | first | second]
+
+
+def test_multicrop_is_swavs():
+    """Caron et al. 2020: two large crops of 14 to 100 % of the area, six small ones of 5 to 14 %, strong colours."""
+    views = policy("multicrop")
+    assert [(view.crop, round(32 * view.side)) for view in views] == [((0.14, 1.0), 32)] * 2 + [((0.05, 0.14), 18)] * 6
+    assert all(STRONG.items() <= asdict(view).items() for view in views)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_view_can_be_drawn(name):
+    views = policy(name)
+    assert len(views) == {"multicrop": 8, "multicrop224": 8, "wmse4": 4}.get(name, 2)
+    for view in views:
+        assert 0 < view.crop[0] <= view.crop[1] <= 1
+        assert 0 < view.ratio[0] <= view.ratio[1]
+        assert 0 < view.side <= 1
+        assert all(0 <= p <= 1 for p in (view.flip, view.jitter, view.grey, view.blur, view.solarise))
+        assert all(0 <= strength <= 1 for strength in (view.brightness, view.contrast, view.saturation))
+        assert 0 <= view.hue <= 0.5
+
+
+def test_an_unknown_recipe_is_told_the_nearest():
+    with pytest.raises(ValueError, match=r"'asymetric' - did you mean 'asymmetric'\?.*wmse, gentle, symmetric"):
+        policy("asymetric")
+
+
+def test_a_view_is_settings_only():
+    with pytest.raises(FrozenInstanceError):
+        ViewPolicy().flip = 1.0
+    with pytest.raises(TypeError):
+        ViewPolicy((0.2, 1.0))

@@ -1,0 +1,209 @@
+"""Evaluation of a real small run: the table, the references, what is kept, what is refused."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from rich.console import Console
+from safetensors.torch import save_file
+from sklearn.neighbors import KNeighborsClassifier
+
+from glf.config.evaluation import EvaluateConfig
+from glf.data import sources
+from glf.evaluation.suite import evaluate
+
+Run = Callable[..., Path]
+SHAPE = {"rank", "rank_me", "spread", "uniformity"}  # what needs no labels
+
+
+@pytest.fixture
+def tiny_set(tmp_path: Path) -> Path:
+    """600 + 200 real images as an .npz, so that an evaluation takes a second."""
+    train, test = sources.load("fashion-mini", "train"), sources.load("fashion-mini", "test")
+    np.savez(
+        tmp_path / "tiny.npz",
+        train_images=train.pixels[:600], train_labels=train.targets[:600],
+        test_images=test.pixels[:200], test_labels=test.targets[:200],
+    )  # fmt: skip
+    return tmp_path / "tiny.npz"
+
+
+def test_the_table(small_run: Run, tiny_set: Path, console: Console) -> None:
+    run = small_run(data=str(tiny_set))
+    found = evaluate(EvaluateConfig(run=run, probe_epochs=20), console)
+    assert list(found["rows"]) == ["pixels", "untrained", "trained"]
+    assert found["split"] == "test"
+    assert {"knn5", "knn", "linear", "between", *SHAPE} < set(found["protocols"])
+    train, test = sources.load(str(tiny_set)), sources.load(str(tiny_set), "test")
+    flat = [images.pixels.reshape(len(images), -1) / 255.0 for images in (train, test)]
+    theirs = KNeighborsClassifier(5).fit(flat[0], train.targets).score(flat[1], test.targets)
+    assert found["rows"]["pixels"]["knn5"] == pytest.approx(theirs, abs=0.011)  # ties in float32
+    assert json.loads((run / "result.json").read_text())["evaluation"]["rows"] == found["rows"]
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "5-nn (Euclidean, majority)" in printed
+    assert "k 20, temperature 0.07" in printed
+    detail = found["details"]["trained"]["knn5"]
+    low, high = detail["interval"]
+    assert low < found["rows"]["trained"]["knn5"] < high
+    counts = np.bincount(test.targets, minlength=10)
+    assert np.dot(detail["per_class"], counts) / 200 == pytest.approx(found["rows"]["trained"]["knn5"], abs=1e-4)
+
+
+def test_a_second_evaluation_reads_the_features_and_says_the_same(
+    small_run: Run, tiny_set: Path, console: Console
+) -> None:
+    run = small_run(data=str(tiny_set))
+    config = EvaluateConfig(run=run, probe_epochs=5)
+    first = evaluate(config, console)
+    stamps = {path: path.stat().st_mtime_ns for path in (run / "features").iterdir()}
+    assert len(stamps) == 6
+    second = evaluate(config, console)
+    assert second["rows"] == first["rows"]
+    assert {path: path.stat().st_mtime_ns for path in (run / "features").iterdir()} == stamps
+
+
+def test_without_a_test_split_the_held_out_part_is_named(small_run: Run, tmp_path: Path, console: Console) -> None:
+    train = sources.load("fashion-mini")
+    np.savez(tmp_path / "only.npz", images=train.pixels[:300], labels=train.targets[:300])
+    run = small_run(data=str(tmp_path / "only.npz"), max_images=None)
+    found = evaluate(EvaluateConfig(run=run, probe_epochs=2, references=False), console)
+    assert found["split"] == "held-out part of train"
+    assert (found["train"], found["test"]) == (268, 32)
+    assert list(found["rows"]) == ["trained"]
+
+
+def test_without_labels_only_the_shape_is_judged(small_run: Run, tmp_path: Path, console: Console) -> None:
+    np.save(tmp_path / "images.npy", sources.load("fashion-mini").pixels[:200])
+    run = small_run(data=str(tmp_path / "images.npy"), max_images=None, val_images=0)
+    found = evaluate(EvaluateConfig(run=run), console)
+    assert set(found["rows"]["trained"]) == SHAPE
+    assert "no labels" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_missing_run_is_named(tmp_path: Path, console: Console) -> None:
+    with pytest.raises(FileNotFoundError, match=r"is .* the directory of a finished run"):
+        evaluate(EvaluateConfig(run=tmp_path / "nothing"), console)
+
+
+def test_judging_on_held_out_images_and_learning_from_some(small_run: Run, console: Console) -> None:
+    run = small_run()
+    found = evaluate(EvaluateConfig(run=run, split="val", max_images=100, probe_epochs=5, references=False), console)
+    assert (found["split"], found["train"], found["test"]) == ("held-out part of train", 100, 32)
+    few = evaluate(EvaluateConfig(run=run, max_images=200, probe_epochs=5, references=False), console)
+    assert (few["split"], few["train"], few["test"]) == ("test", 200, 2_000)
+    with pytest.raises(ValueError, match="held no training images out: train with --val-images"):
+        evaluate(EvaluateConfig(run=small_run(val_images=0, overwrite=True), split="val"), console)
+
+
+def test_labels_are_not_judged_on_the_images_they_were_learnt_from(
+    small_run: Run, tmp_path: Path, console: Console
+) -> None:
+    images = sources.load("fashion-mini", "train")
+    np.savez(tmp_path / "few.npz", train_images=images.pixels[:96], train_labels=images.targets[:96])
+    run = small_run(data=str(tmp_path / "few.npz"), max_images=None, batch_size=32, val_images=0)
+    found = evaluate(EvaluateConfig(run=run, references=False), console)
+    assert found["split"] == "train"
+    assert set(found["rows"]["trained"]) == SHAPE
+
+
+def test_a_model_by_name_a_file_and_a_run_in_one_table(
+    small_run: Run, tiny_set: Path, tmp_path: Path, console: Console
+) -> None:
+    torch.manual_seed(0)
+    save_file(timm.create_model("test_resnet").state_dict(), tmp_path / "theirs.safetensors")
+    run = small_run(data=str(tiny_set))
+    config = EvaluateConfig(
+        run=Path("timm:test_resnet"),
+        weights=tmp_path / "theirs.safetensors",
+        image_size=32,
+        data=str(tiny_set),
+        suite=("knn",),
+        out=tmp_path / "foreign",
+    )
+    found = evaluate(config, console)
+    assert list(found["rows"]) == ["pixels", "untrained", "trained"]
+    assert json.loads((tmp_path / "foreign" / "result.json").read_text())["evaluation"]["rows"] == found["rows"]
+    both = evaluate(EvaluateConfig(run=run, suite=("knn",), compare_with=(str(run / "backbone.safetensors"),)), console)
+    assert both["rows"]["trained"] == both["rows"][str(run / "backbone.safetensors")]
+
+
+def test_a_model_by_name_needs_images_and_weights(tiny_set: Path, console: Console, monkeypatch, tmp_path) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    with pytest.raises(ValueError, match="not on this machine: fetch them with --download"):
+        evaluate(EvaluateConfig(run=Path("timm:test_resnet"), data=str(tiny_set)), console)
+    with pytest.raises(ValueError, match="say on which images to judge timm:tf_efficientnet_lite0: --data"):
+        evaluate(EvaluateConfig(run=Path("timm:tf_efficientnet_lite0")), console)
+
+
+def test_what_a_run_has_of_its_own(small_run: Run, tmp_path: Path, console: Console) -> None:
+    with pytest.raises(ValueError, match="--weights and --image-size are for a model by name"):
+        evaluate(EvaluateConfig(run=small_run(), image_size=64), console)
+
+
+def test_fewer_images_than_neighbours(small_run: Run, tiny_set: Path, console: Console) -> None:
+    run = small_run(data=str(tiny_set))
+    found = evaluate(EvaluateConfig(run=run, max_images=10, probe_epochs=2, references=False), console)
+    assert "knn" not in found["rows"]["trained"]
+    assert {"knn5", "linear"} <= found["rows"]["trained"].keys()
+    assert "temperature 0.07): 20 neighbours of 10 images: there are too few" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_class_absent_from_train_is_named(small_run: Run, tmp_path: Path, console: Console) -> None:
+    train, test = sources.load("fashion-mini", "train"), sources.load("fashion-mini", "test")
+    keep = np.flatnonzero(train.targets[:600] != 9)
+    np.savez(
+        tmp_path / "part.npz",
+        train_images=train.pixels[keep], train_labels=train.targets[keep],
+        test_images=test.pixels[:100], test_labels=test.targets[:100],
+    )  # fmt: skip
+    run = small_run(data=str(tmp_path / "part.npz"), max_images=None)
+    found = evaluate(EvaluateConfig(run=run, references=False, suite=("knn",)), console)
+    assert "absent from train, so never predicted: 9" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert found["details"]["trained"]["knn5"]["per_class"][9] == 0
+
+
+def test_one_class_only(small_run: Run, tmp_path: Path, console: Console) -> None:
+    images = sources.load("fashion-mini", "train")
+    np.savez(tmp_path / "one.npz", train_images=images.pixels[:150], train_labels=np.zeros(150, dtype=np.int64))
+    run = small_run(data=str(tmp_path / "one.npz"), max_images=None, val_images=0)
+    found = evaluate(EvaluateConfig(run=run, suite=("knn", "linear", "geometry")), console)
+    assert set(found["rows"]["trained"]) == SHAPE
+    assert "one class only: only what can be said without them" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_theory_without_and_with_labels(small_run: Run, tiny_set: Path, tmp_path: Path, console: Console) -> None:
+    np.save(tmp_path / "images.npy", sources.load("fashion-mini").pixels[:200])
+    bare = small_run(data=str(tmp_path / "images.npy"), max_images=None, val_images=0)
+    found = evaluate(EvaluateConfig(run=bare, suite=("theory",), references=False), console)
+    assert set(found["rows"]["trained"]) == {"alignment", "info_nce"}
+    run = small_run(data=str(tiny_set), overwrite=True)
+    found = evaluate(EvaluateConfig(run=run, suite=("theory",)), console)
+    terms = found["rows"]["trained"]
+    assert terms["bound"] == pytest.approx(terms["info_nce"] + terms["deviation"] + terms["log_ratio"], abs=2e-4)
+    assert terms["slack"] == pytest.approx(terms["bound"] - terms["cross_entropy"], abs=2e-4)
+    assert terms["proved_slack"] > 0
+    assert len(found["details"]["trained"]["bound"]["not_computed"]) == 4
+    again = evaluate(EvaluateConfig(run=run, suite=("theory",)), console)
+    assert again["rows"] == found["rows"]
+
+
+def test_parts_of_the_suite_come_together(small_run: Run, tiny_set: Path, console: Console) -> None:
+    run = small_run(data=str(tiny_set))
+    evaluate(EvaluateConfig(run=run, suite=("knn",), references=False), console)
+    evaluate(EvaluateConfig(run=run, suite=("geometry",)), console)  # now with references
+    stored = json.loads((run / "result.json").read_text())["evaluation"]
+    assert {"knn5", "rank"} <= stored["rows"]["trained"].keys()
+    assert stored["config"]["suite"] == ["knn", "geometry"]
+    assert set(stored["rows"]) == {"pixels", "untrained", "trained"}
+    assert set(stored["protocols"]) == set(stored["rows"]["trained"])
+    assert "interval" in stored["details"]["trained"]["knn5"]
+    evaluate(EvaluateConfig(run=run, suite=("geometry",), references=False, max_images=100), console)
+    assert "knn5" not in json.loads((run / "result.json").read_text())["evaluation"]["rows"]["trained"]
+    small_run(data=str(tiny_set), resume=True)
+    assert "evaluation" not in json.loads((run / "result.json").read_text()), "it was of other weights"

@@ -1,0 +1,446 @@
+"""Runs made sick on purpose are named, with the step; healthy ones get no finding; files and exit codes."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from rich.console import Console
+from torch.utils.data import DataLoader
+
+from glf import checkpoint, rundir
+from glf.cli import main
+from glf.config.training import AdcOptions, PretrainConfig
+from glf.constrain.contrast import LogPartition
+from glf.data.batches import image_loader
+from glf.health.examine import UnhealthyRunError, diagnose, examine, read
+from glf.measure.batch import NonFiniteTracker
+from glf.methods import METHODS
+from glf.objective import Objective
+from glf.terms import Term
+from glf.train.run import pretrain
+from glf.types import Embeddings, Scalar
+
+Run = Callable[..., Path]
+SMALL = {"max_images": 224, "val_images": 32, "batch_size": 32, "log_every": 1}  # six steps an epoch
+MANY = {"max_images": 352, "val_images": 32, "batch_size": 16, "log_every": 1, "epochs": 1}  # twenty in one
+FEW = {"max_images": 128, "val_images": 32, "batch_size": 16, "log_every": 1}  # six an epoch, of half the images
+POINTS = {"polarisation": 1000.0, "near": 0.0, "far": 0.6}
+
+# What is done to a run, what it is then called, and between which steps that begins.
+SICK: dict[str, tuple[dict[str, Any], str, range]] = {
+    "nothing keeps images apart": (
+        {**SMALL, "method": "align", "lr": 0.3, "epochs": 2},
+        "constant collapse",
+        range(3, 9),
+    ),
+    "nothing decorrelates": (
+        {**SMALL, "method": "barlow_twins", "options": {"redundancy": 0.0}, "lr": 0.2, "epochs": 6},
+        "dimensional collapse",
+        range(3, 26),
+    ),
+    "no distance but near and far": (
+        {**SMALL, "method": "lmcl", "options": POINTS, "lr": 0.05, "epochs": 3},
+        "cluster collapse",
+        range(4, 15),
+    ),
+    "huge steps": ({**FEW, "method": "simclr", "lr": 100.0}, "exploding scale", range(2, 3)),
+    "rows that are their anchors": (
+        {**FEW, "method": "simclr+adc", "adc": AdcOptions(reading="paper")},
+        "dead term",
+        range(1, 2),
+    ),
+    "a weight of zero": (
+        {**FEW, "method": "simclr+dcm", "adc": AdcOptions(nu=0.0), "epochs": 2},
+        "dead term",
+        range(1, 2),
+    ),
+    "a weight of a thousand": (
+        {**MANY, "method": "simclr+lpm", "adc": AdcOptions(upsilon=1000.0)},
+        "dominating term",
+        range(1, 2),
+    ),
+}
+
+
+def names(run: Path) -> list[str]:
+    return [finding.name for finding in examine(read(run))]
+
+
+def printed(console: Console) -> str:
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+@pytest.mark.parametrize("why", SICK)
+def test_a_sick_run_is_named(why: str, small_run: Run, console: Console) -> None:
+    settings, name, steps = SICK[why]
+    run = small_run(**settings)
+    found = {finding.name: finding for finding in examine(read(run))}
+    assert name in found
+    assert found[name].since in steps
+    assert set(found) <= {name, "dead term"}, "nothing else is wrong but a weight that was set to zero for it"
+    stored = json.loads((run / "result.json").read_text())["doctor"]
+    assert [finding["name"] for finding in stored] == list(found)
+    assert stored[0] == asdict(next(iter(found.values())))
+    assert f"sick: {next(iter(found))} since step" in printed(console)
+    assert printed(console).count(f"doctor    {name} since step") == 1, "said once, while training"
+
+
+@pytest.mark.parametrize("method", ["simclr", "simclr+adc", "byol", "vicreg", "barlow_twins"])
+def test_a_healthy_run_gets_no_finding(method: str, small_run: Run, console: Console) -> None:
+    run = small_run(**MANY, method=method)
+    assert examine(read(run)) == []
+    assert json.loads((run / "result.json").read_text())["doctor"] == []
+    assert "healthy: effective rank" in printed(console)
+    assert "doctor " not in printed(console)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["simclr", "simclr+adc", "byol", "vicreg", "barlow_twins", "swav", "mec", "pcl"])
+def test_a_longer_healthy_run_gets_no_finding(method: str, small_run: Run) -> None:
+    run = small_run(method=method, max_images=1_480, val_images=200, batch_size=64, epochs=3, log_every=2)
+    assert examine(read(run)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"method": "align", "lr": 0.02}, "constant collapse"),
+        ({"method": "barlow_twins", "options": {"redundancy": 0.0}, "lr": 0.02}, "dimensional collapse"),
+        ({"method": "lmcl", "options": POINTS, "lr": 0.02}, "cluster collapse"),
+        ({"method": "swav", "lr": 0.01, "options": {"rounds": 0.0}}, "constant collapse"),
+        ({"method": "vicreg", "lr": 20.0}, "exploding scale"),
+    ],
+)
+def test_a_longer_sick_run_is_named(settings: dict[str, Any], name: str, small_run: Run) -> None:
+    run = small_run(**settings, max_images=1_344, val_images=64, batch_size=64, epochs=3)
+    assert name in names(run)
+
+
+def test_weights_that_are_lost_end_a_run_before_they_are_kept(small_run: Run, tmp_path: Path) -> None:
+    with pytest.raises(
+        UnhealthyRunError, match=r"stopped at step \d: not finite since step \d; start anew with --overwrite"
+    ):
+        small_run(**SMALL, method="simclr", lr=1e8)
+    found = examine(read(tmp_path / "run"))
+    assert found[0].name == "not finite"
+    assert 3 <= found[0].since <= 6
+    assert "first z, the network's output" in found[0].evidence
+    assert not (tmp_path / "run" / rundir.LAST).exists()
+    assert not (tmp_path / "run" / "result.json").exists()
+
+
+def test_lost_weights_are_found_between_logged_steps_with_their_step(small_run: Run, tmp_path: Path) -> None:
+    with pytest.raises(UnhealthyRunError, match="not finite"):
+        small_run(**{**SMALL, "log_every": 1000}, method="simclr", lr=1e8)
+    records = read(tmp_path / "run")
+    assert [record["step"] for record in records if "loss" in record] == [1]
+    assert 3 <= examine(records)[0].since <= 6
+
+
+def test_lost_weights_are_not_saved_in_the_middle_of_an_epoch(small_run: Run, tmp_path: Path) -> None:
+    """Saved after every step, and the doctor would come at the thousandth."""
+    with pytest.raises(UnhealthyRunError, match="not finite"):
+        small_run(**{**SMALL, "log_every": 1000}, method="simclr", lr=1e8, save_minutes=0.0)
+    saved = checkpoint.load(tmp_path / "run" / rundir.LAST)
+    assert saved["global_step"] >= 1
+    assert all(value.isfinite().all() for value in saved["state_dict"].values() if isinstance(value, torch.Tensor))
+
+
+def test_the_term_that_was_first_not_finite_is_named(small_run: Run, tmp_path: Path) -> None:
+    with pytest.raises(UnhealthyRunError, match="since step 1;"):
+        small_run(**SMALL, method="simclr", options={"temperature": 1e-39})
+    assert examine(read(tmp_path / "run"))[0].evidence == "first align/cosine and constrain/log_partition, at once"
+
+
+class Rooted(Term):
+    """Finite, with a gradient that is not: the root of a sum of squares that is zero."""
+
+    name, role, formula = "rooted", "align", "|z - sg z|"
+
+    def forward(self, e: Embeddings) -> Scalar:
+        return (e.z - e.z.detach()).pow(2).sum().sqrt()
+
+
+class Blind(Term):
+    """A value without gradient."""
+
+    name, role, formula = "blind", "align", "|sg z|"
+
+    def forward(self, e: Embeddings) -> Scalar:
+        return e.z.detach().norm(dim=-1).mean()
+
+
+def with_term(term: type[Term], monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a method that aligns by this term."""
+    row = replace(METHODS["simclr"], name="odd", options={}, objective=lambda: Objective(term(), LogPartition()))
+    monkeypatch.setitem(METHODS, "odd", row)
+    return "odd"
+
+
+def test_a_gradient_that_is_not_finite_is_named_with_its_term(
+    small_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UnhealthyRunError, match="not finite since step 1"):
+        small_run(**SMALL, method=with_term(Rooted, monkeypatch))
+    evidence = examine(read(tmp_path / "run"))[0].evidence
+    assert evidence == "first the gradient at z, while every term was finite: that of align/rooted"
+
+
+def test_a_term_whose_input_is_detached_is_dead(small_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = small_run(**FEW, method=with_term(Blind, monkeypatch))
+    (finding,) = examine(read(run))
+    assert (finding.name, finding.since) == ("dead term", 1)
+    assert finding.evidence == "no gradient at z from align/blind"
+
+
+def test_terms_in_their_warm_up_are_asleep_and_not_dead(small_run: Run) -> None:
+    run = small_run(**FEW, method="pcl", epochs=2, options={"clusters": 4, "warmup": 2, "queue": 64})
+    steps = [record for record in read(run) if "loss" in record]
+    assert len(steps) == 12
+    assert all("constrain/cluster_partition" in r and "share/constrain/cluster_partition" not in r for r in steps)
+    assert examine(read(run)) == []
+
+
+def slow(*arguments: Any, **settings: Any) -> DataLoader[Any]:
+    """A loader that takes as long for a batch as the last step took: half of the time is spent waiting."""
+    made = image_loader(*arguments, **settings)
+    collate, handed = made.collate_fn, time.perf_counter()
+
+    def collate_slowly(rows: Any) -> Any:
+        nonlocal handed
+        time.sleep(time.perf_counter() - handed)
+        batch = collate(rows)
+        handed = time.perf_counter()
+        return batch
+
+    made.collate_fn = collate_slowly
+    return made
+
+
+def test_a_starved_run_is_named(small_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glf.data.batches.image_loader", slow)
+    (finding,) = examine(read(small_run(**{**MANY, "max_images": 192}, method="simclr")))
+    assert finding.name == "data starvation"
+    assert finding.since <= 6
+    assert "--workers" in finding.advice
+
+
+class Slow(L.Callback):
+    """Takes its time after every step, as the writing of a large checkpoint does."""
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        time.sleep(0.2)
+
+
+def test_what_follows_a_step_is_no_waiting_for_data(tmp_path: Path, console: Console) -> None:
+    config = PretrainConfig(**{**MANY, "max_images": 192}, method="simclr", out=tmp_path / "run")
+    pretrain(config, console, callbacks=[Slow()])
+    waited = [record["data_wait"] for record in read(tmp_path / "run") if "data_wait" in record]
+    assert len(waited) == 10
+    assert max(waited[1:]) < 0.3
+
+
+def late_start(*arguments: Any, **settings: Any) -> DataLoader[Any]:
+    """A loader whose first batch takes four seconds, as that of many workers, or of a stream, may."""
+    made = image_loader(*arguments, **settings)
+    collate, seconds = made.collate_fn, [4.0]
+
+    def collate_late(rows: Any) -> Any:
+        time.sleep(seconds.pop() if seconds else 0.0)
+        return collate(rows)
+
+    made.collate_fn = collate_late
+    return made
+
+
+def test_a_slow_start_is_no_starvation(small_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glf.data.batches.image_loader", late_start)
+    records = read(small_run(**{**MANY, "max_images": 192}, method="simclr"))
+    assert next(record["data_wait"] for record in records if "data_wait" in record) > 0.3
+    assert examine(records) == []
+
+
+ARGUMENTS = "--max-images 96 --val-images 32 --batch-size 16 --log-every 1 --epochs 3"  # four steps an epoch
+
+
+def ended(*arguments: str) -> object:
+    with pytest.raises(SystemExit) as end:
+        main(list(arguments))
+    return end.value.code
+
+
+def test_stop_when_sick_and_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    sick = ["pretrain", "--method", "simclr+adc", "--reading", "paper", "--out", str(run), *ARGUMENTS.split()]
+    assert ended(*sick, "--stop-on-problem") == 3
+    said = " ".join(capsys.readouterr().err.split())
+    assert "stopped at step 5: dead term since step 1; start anew with --overwrite" in said
+    assert f"or go on from the last checkpoint with glf pretrain --resume --out {run}" in said
+    assert checkpoint.load(run / rundir.LAST)["global_step"] == 4
+    assert not (run / "result.json").exists()
+    assert ended("doctor", str(run)) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith("dead term since step 1 seen no gradient at z from constrain/lpm why a weight")
+    assert said.endswith("sick (5 logged steps up to step 5, not finished)")
+    main(["pretrain", "--out", str(run), "--resume"])  # without the flag it goes on
+    assert "sick: dead term since step 1" in capsys.readouterr().out
+    assert ended("doctor", str(run)) == 1
+    assert "sick (12 logged steps up to step 12, finished)" in capsys.readouterr().out
+
+
+def write(run: Path, text: str) -> Path:
+    run.mkdir(exist_ok=True)
+    (run / "metrics.jsonl").write_text(text)
+    return run
+
+
+def test_doctor_reads_what_a_killed_run_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = '{"step": 1, "epoch": 0, "loss": 1.0, "align/cosine": 1.0, "z/spread": 0.5}\n'
+    run = write(tmp_path / "run", line + '{"step": 2, "epoch": 0, "lo')
+    assert ended("doctor", str(run)) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said == "healthy (1 logged steps up to step 1, not finished; a sickness shows after 5)"
+    assert diagnose(write(run, ""))[1].startswith("nothing logged yet")
+    assert ended("doctor", str(tmp_path / "no")) == 2
+    assert "no metrics.jsonl in" in capsys.readouterr().err
+
+
+# What follows is about records alone.
+
+
+def steps(count: int = 12, epochs: int = 1, **series: Callable[[int], float] | float) -> list[dict[str, float]]:
+    """Records of a healthy run of two terms, but for what is given: a number, or a function of the step."""
+    healthy: dict[str, Any] = {
+        "loss": 1.0, "align/a": 0.5, "constrain/b": 0.5, "share/align/a": 0.6, "share/constrain/b": 0.4,
+        "z/scale": 0.4, "z/spread": 0.8, "z/rank": 6.0, "z/twins": 0.0, "z/between": 0.02,
+        "data_wait": 0.01, "images_per_second": 100.0,
+    }  # fmt: skip
+    found = []
+    for step in range(1, count + 1):
+        values = {k: v(step) if callable(v) else v for k, v in {**healthy, **series}.items()}
+        found.append({"step": step, "epoch": (step - 1) * epochs // count, **values})
+    return found
+
+
+def late(sick: float, healthy: float) -> Callable[[int], float]:
+    """Healthy up to step 5, sick from step 6 on."""
+    return lambda step: healthy if step < 6 else sick
+
+
+@pytest.mark.parametrize(
+    ("series", "name"),
+    [
+        ({"z/spread": late(0.04, 0.06)}, "constant collapse"),
+        ({"z/rank": late(1.2, 1.4)}, "dimensional collapse"),
+        ({"z/twins": late(0.9, 0.7)}, "cluster collapse"),
+        ({"z/twins": 0.9, "z/between": late(0.1, 0.2)}, "cluster collapse"),
+        ({"prototypes/used": late(0.1, 0.3)}, "cluster collapse"),
+        ({"z/scale": late(41.0, 0.4)}, "exploding scale"),
+        ({"z/scale": late(0.0039, 0.4)}, "vanishing scale"),
+        ({"share/constrain/b": late(0.0, 0.4)}, "dead term"),
+        ({"data_wait": late(0.4, 0.2)}, "data starvation"),
+    ],
+)
+def test_each_symptom_from_its_first_step_and_after_patience(series: dict[str, Any], name: str) -> None:
+    assert [(f.name, f.since) for f in examine(steps(10, **series))] == [(name, 6)]
+    assert examine(steps(9, **series)) == [], "four in a row may be chance"
+    recovered = [*steps(10, **series), {**steps(1)[0], "step": 11, "prototypes/used": 0.5}]
+    assert examine(recovered) == [], "what has passed is no sickness"
+
+
+def test_every_finding_has_all_its_parts_and_flags_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    from glf.health.rules import ADVICE
+
+    with pytest.raises(SystemExit):
+        main(["pretrain", "--help"])
+    flags = {word.rstrip(",;:.)") for word in capsys.readouterr().out.split() if word.startswith("--")}
+    for why, advice in ADVICE.values():
+        assert why
+        asked = {word.strip("(,;:.)") for word in advice.split() if word.lstrip("(").startswith("--")}
+        assert asked
+        assert asked <= flags
+
+
+def test_a_dominating_term_is_named_after_long_and_only_beside_live_ones() -> None:
+    shares = {"share/align/a": 0.999, "share/constrain/b": 0.001}
+    assert examine(steps(19, **shares)) == []
+    (finding,) = examine(steps(20, **shares))
+    assert (finding.name, finding.since) == ("dominating term", 1)
+    assert "align/a has 99.9%" in finding.evidence
+    alone = [{k: v for k, v in r.items() if "constrain" not in k} | {"share/align/a": 1.0} for r in steps(30)]
+    assert examine(alone) == [], "a method of one term"
+    dead = examine(steps(30, **{"share/align/a": 1.0, "share/constrain/b": 0.0}))
+    assert [f.name for f in dead] == ["dead term"], "it dominates nothing that lives"
+
+
+def test_a_hinge_that_is_satisfied_is_not_dead_but_one_that_never_acted_is() -> None:
+    satisfied = {"share/constrain/b": late(0.0, 0.4), "constrain/b": late(0.0, 0.5)}
+    assert examine(steps(12, epochs=3, **satisfied)) == []
+    never = {"share/constrain/b": 0.0, "constrain/b": 0.0}
+    assert examine(steps(12, **never)) == [], "not before the second epoch"
+    assert [f.name for f in examine(steps(12, epochs=2, **never))] == ["dead term"]
+
+
+def test_classes_that_are_points_are_no_collapse_where_labels_teach() -> None:
+    points = steps(12, **{"z/twins": 1.0, "z/between": 0.0})
+    assert [f.name for f in examine(points)] == ["cluster collapse"]
+    taught = [{k.replace("align/a", "align/same_class"): v for k, v in r.items()} for r in points]
+    assert examine(taught) == []
+
+
+def probe(step: int, rank: float, full: float, spread: float = 0.5) -> dict[str, float]:
+    return {"step": step, "epoch": step, "val/rank": rank, "val/full_rank": full, "val/spread": spread}
+
+
+def test_features_are_judged_by_the_probe_at_once() -> None:
+    assert [f.name for f in examine([probe(60, 20, 60), probe(70, 20, 60, spread=0.01)])] == ["constant collapse"]
+    assert examine([probe(49, 20, 60, spread=0.01)]) == [], "statistics of the first steps say nothing"
+    assert examine([probe(60, 8.0, 450)]) == []
+    assert [f.name for f in examine([probe(60, 8.0, 1_200)])] == ["dimensional collapse"], "beside 1,200"
+    fallen = [probe(60, 40.0, 60), probe(70, 4.1, 60)]
+    assert examine(fallen) == []
+    (finding,) = examine([*fallen, probe(80, 3.9, 60)])
+    assert (finding.name, finding.since) == ("dimensional collapse", 80)
+
+
+def test_the_first_that_was_not_finite_is_named_and_nothing_after_it_judged() -> None:
+    nan = float("nan")
+    logged = steps(12, **{"loss": late(nan, 1.0), "constrain/b": late(nan, 0.5), "z/spread": late(nan, 0.8)})
+    (finding,) = examine(logged)  # a file without notes: what was logged has to do
+    assert (finding.name, finding.since, finding.evidence) == ("not finite", 6, "first constrain/b")
+    sparse = [*logged[:2], *logged[8:]]  # steps 1, 2 and from 9 on
+    note = {"step": 9, "epoch": 0, "bad/z": 7, "bad/align/a": 7, "bad/constrain/b": 6, "bad/gradient": 6}
+    (finding,) = examine([*sparse, note])
+    assert (finding.since, finding.evidence) == (6, "first constrain/b")
+    (finding,) = examine([*sparse, {**note, "bad/align/a": 6}])
+    assert (finding.since, finding.evidence) == (6, "first align/a and constrain/b, at once")
+    (finding,) = examine([*sparse, {**note, "bad/z": 6}])
+    assert (finding.since, finding.evidence[:7]) == (6, "first z")
+    (finding,) = examine([*sparse, {**note, "bad/align/a": 1}])
+    assert finding.since == 6, "what happened at step 1 was got over"
+    (finding,) = examine([*steps(3), {"step": 3, "epoch": 0, "bad/weights": 3}])
+    assert "by the update of that step" in finding.evidence
+
+
+def test_a_step_that_was_skipped_is_no_sickness() -> None:
+    """Mixed precision leaves out a step that overflows, and goes on."""
+    note = {"step": 4, "epoch": 0, "bad/align/a": 4}
+    records = steps(8)
+    assert examine([*records[:3], note, *records[4:]]) == []
+
+
+def test_first_bad_keeps_the_first_and_large_numbers_are_fine() -> None:
+    bad = NonFiniteTracker()
+    for step in range(1, 6):
+        half = torch.full((3, 4), 60_000.0, dtype=torch.float16)  # their sum would overflow
+        inf = torch.tensor(torch.inf if step == 3 else 1.0)
+        bad.note(step, {"z": half, "term": inf})
+        bad.note(step, {"gradient": torch.tensor([0.0, torch.nan if step >= 4 else 1.0])})
+    assert bad.steps() == {"term": 3, "gradient": 4}

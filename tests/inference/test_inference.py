@@ -1,0 +1,268 @@
+"""glf embed, search and outliers on a folder like a camera's, with real weights and broken files."""
+
+import csv
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from glf.config.inference import EmbedConfig, OutliersConfig, SearchConfig
+from glf.inference.embedding import embed
+from glf.inference.image_search import search
+from glf.inference.outlier_search import outliers
+from glf.measure.projection import project_2d
+from glf.nn.backbone import Backbone
+from glf.nn.embedded import Embedded
+from glf.nn.weights import save_backbone
+from machine import files_up_to
+from photos import write_photos
+
+LITE = "timm:tf_efficientnet_lite0"  # with its published weights, from the package of the extra `prior`
+SIZE = 64
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """24 good files and three broken ones, a copy of one photo in another size, a name that is not plain."""
+    folder = write_photos(tmp_path_factory.mktemp("holiday"))
+    with Image.open(folder / "coat" / "005.jpg") as image:
+        image.resize((170, 171)).save(folder / "Ünïcode, with “quotes”.png")
+    return folder
+
+
+def config(photos: Path, **settings: Any) -> EmbedConfig:
+    return EmbedConfig(run=LITE, photos=str(photos), image_size=SIZE, **settings)
+
+
+def read(path: Path) -> tuple[list[str], np.ndarray, np.ndarray | None]:
+    """Paths, rows and map of any of the three kinds of file."""
+    if path.suffix == ".npy":
+        beside = json.loads(path.with_suffix(".json").read_text())
+        points = np.array(beside["map"]) if "map" in beside else None
+        return beside["paths"], np.load(path, allow_pickle=False), points
+    if path.suffix == ".csv":
+        with open(path, newline="", encoding="utf-8") as file:
+            header, *lines = csv.reader(file)
+        width = len([name for name in header if name.startswith("f")])
+        values = np.array([[float(value) for value in line[1:]] for line in lines], np.float32)
+        return [line[0] for line in lines], values[:, :width], values[:, width:] if "map_x" in header else None
+    table = pq.read_table(path)
+    points = np.stack([table["map_x"], table["map_y"]], 1) if "map_x" in table.column_names else None
+    return table["path"].to_pylist(), np.array(table["embedding"].to_pylist(), np.float32), points
+
+
+def embedded_into(photos: Path, out: Path, console: Console, **settings: Any) -> Embedded:
+    return embed(config(photos, out=out, **settings), console)
+
+
+@pytest.mark.parametrize("kind", ["npy", "csv", "parquet"])
+def test_every_kind_of_file_holds_the_same(photos, tmp_path, console, kind):
+    out = tmp_path / "deep" / f"embeddings.{kind}"
+    found = embedded_into(photos, out, console, map=True)
+    paths, rows, points = read(out)
+    assert paths == found.paths
+    assert len(paths) == 25
+    assert str(photos / "Ünïcode, with “quotes”.png") in paths
+    assert np.array_equal(rows, found.rows), "to the last bit"
+    assert points.shape == (25, 2)
+    assert np.isfinite(points).all()
+    said = console.file.getvalue()
+    assert "25 rows of 1280 features" in said
+    assert "skipped   3 files, first" in said
+    assert "map       by t-SNE" in said
+    skipped = out.with_suffix(".skipped.txt").read_text().splitlines()
+    assert len(skipped) == 3
+    assert skipped[1].endswith("empty.png\tempty file")
+    assert not list(out.parent.glob(".*")), "nothing half-written is left"
+
+
+def test_nothing_partial_is_taken_for_whole(photos, tmp_path, console):
+    out = tmp_path / "e.csv"
+    embedded_into(photos, out, console)
+    before = out.read_bytes()
+    with (
+        files_up_to(20_000),
+        pytest.raises(OSError, match=r"e\.csv could not be written \(File too large\): make room"),
+    ):
+        embedded_into(photos, out, console)
+    assert out.read_bytes() == before
+    with files_up_to(20_000), pytest.raises(OSError, match=r"e\.npy could not be written"):
+        embedded_into(photos, tmp_path / "e.npy", console)
+    assert not (tmp_path / "e.npy").exists()
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [("e.txt", "should end with one of .npy, .csv, .parquet"), ("e", "should end with"), ("d.csv", "is a folder")],
+)
+def test_a_wrong_target_is_named_before_any_work(photos, tmp_path, monkeypatch, out, message):
+    (tmp_path / "d.csv").mkdir()
+    monkeypatch.setenv("GLF_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(ValueError, match=message):
+        embed(config(photos, out=tmp_path / out))
+    assert not (tmp_path / "cache").exists()
+
+
+def test_parquet_without_pyarrow_names_the_extra(photos, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setattr("glf.inference.writers.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"pip install 'glf\[parquet\]', or choose \.npy or \.csv"):
+        embed(config(photos, out=tmp_path / "e.parquet"))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 9, 10, 40])
+def test_a_map_of_few_and_of_many(monkeypatch, count):
+    rows = np.random.default_rng(0).normal(size=(count, 5)).astype(np.float32)
+    points, method = project_2d(rows)
+    assert points.shape == (count, 2)
+    assert np.isfinite(points).all()
+    assert method.startswith("nothing" if count < 3 else "principal" if count < 10 else "t-SNE")
+    monkeypatch.setattr("glf.measure.projection.TSNE_IMAGES", 20)
+    assert project_2d(rows)[1] != "t-SNE" or count == 10
+
+
+def test_a_map_by_principal_components_is_sklearns(monkeypatch):
+    from sklearn.decomposition import PCA
+
+    monkeypatch.setattr("glf.measure.projection.TSNE_IMAGES", 5)
+    monkeypatch.setattr("glf.measure.projection.BLOCK", 7)
+    rows = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float32)
+    np.testing.assert_allclose(np.abs(project_2d(rows)[0]), np.abs(PCA(2).fit_transform(rows)), rtol=1e-3, atol=1e-4)
+
+
+# --- search
+
+
+def test_a_copy_is_found_first_for_each_of_several_queries(photos, tmp_path, console):
+    queries = [str(photos / "Ünïcode, with “quotes”.png"), str(photos / "boot" / "002.jpg")]
+    settings = SearchConfig(run=LITE, images=(*queries, str(photos)), image_size=SIZE, k=3, out=tmp_path / "f.csv")
+    hits = search(settings, console)
+    assert [(hit.query, hit.rank) for hit in hits] == [(query, rank) for query in queries for rank in (1, 2, 3)]
+    for first, query in zip(hits[::3], queries, strict=True):
+        assert first.path == query, "the image itself is in the folder"
+        assert first.similarity == pytest.approx(1, abs=1e-5)
+    assert hits[1].path == str(photos / "coat" / "005.jpg"), "then its copy in another size"
+    found = embedded_into(photos, tmp_path / "e.npy", console)
+    unit = found.rows / np.linalg.norm(found.rows, axis=1, keepdims=True)
+    mine = unit @ unit[found.paths.index(queries[0])]
+    np.testing.assert_allclose([hit.similarity for hit in hits[:3]], np.sort(mine)[::-1][:3], atol=1e-5)
+    with open(tmp_path / "f.csv", newline="", encoding="utf-8") as file:
+        header, *lines = csv.reader(file)
+    assert header == ["query", "rank", "similarity", "path"]
+    assert [line[3] for line in lines] == [hit.path for hit in hits]
+
+
+def test_more_neighbours_than_images(photos, console):
+    images = (str(photos / "boot" / "002.jpg"), str(photos))
+    assert len(search(SearchConfig(run=LITE, images=images, image_size=SIZE, k=1000), console)) == 25
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("nowhere.jpg", "no image at .*nowhere.jpg: queries are files, and what is searched comes last"),
+        ("boot", "no image at .*boot: queries are files"),
+        ("coat/text.jpg", r"text\.jpg cannot be read as an image \(not an image .*\): give another file"),
+        ("coat/empty.png", r"empty\.png cannot be read as an image \(empty file\)"),
+    ],
+)
+def test_a_query_that_is_no_image(photos, console, query, message):
+    with pytest.raises((ValueError, OSError), match=message):
+        search(SearchConfig(run=LITE, images=(str(photos / query), str(photos)), image_size=SIZE), console)
+
+
+def test_a_query_and_nothing_to_search():
+    with pytest.raises(ValueError, match=r"say what to look for and where: glf search runs/a query\.jpg photos/"):
+        search(SearchConfig(run="runs/a", images=("query.jpg",)))
+
+
+# --- outliers and near-duplicates
+
+
+def test_the_odd_one_and_the_copies(tmp_path, console):
+    """A bag among sixty boots, as pixels see them; and a boot that is there in two sizes."""
+    from glf.data.sources import load
+
+    folder = tmp_path / "set"
+    folder.mkdir()
+    clothes = load("fashion-mini", "test")
+    boots, bags = (clothes.pixels[clothes.targets == label][:60, :, :, 0] for label in (9, 8))
+    for i, pixels in enumerate(boots):
+        Image.fromarray(pixels).resize((140, 140)).save(folder / f"{i:03}.png")
+    Image.fromarray(boots[5]).resize((90, 90)).save(folder / "copy.jpg", quality=80)
+    Image.fromarray(bags[0]).resize((120, 120)).save(folder / "odd.png")
+    settings = OutliersConfig(run="pixels", photos=str(folder), out=tmp_path / "o.csv", count=3, similarity=0.99)
+    judged = outliers(settings, console)
+    assert len(judged) == 62
+    assert str(folder / "odd.png") in [one.path for one in judged if one.outlier]
+    assert [one.outlier for one in judged] == [True] * 3 + [False] * 59
+    groups: dict[int | None, set[str]] = {}
+    for one in judged:
+        groups.setdefault(one.group, set()).add(Path(one.path).name)
+    assert {"005.png", "copy.jpg"} in groups.values()
+    said = console.file.getvalue()
+    assert "likely outliers" in said
+    assert f"{len(groups) - 1} groups" in said
+    with open(tmp_path / "o.csv", newline="", encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["path"] for line in lines] == [one.path for one in judged]
+    assert [float(line["entropy"]) for line in lines] == sorted(
+        (float(line["entropy"]) for line in lines), reverse=True
+    )
+
+
+# --- which model
+
+
+def test_a_run_of_ones_own(small_run: Callable[..., Path], tmp_path, console):
+    """Grey images of 28 px; colour photos are refused, arrays of its kind are taken."""
+    run = small_run()
+    from glf.data.sources import load
+
+    np.save(tmp_path / "few.npy", load("fashion-mini", "test").pixels[:20])
+    settings = EmbedConfig(run=str(run), photos=str(tmp_path / "few.npy"), out=tmp_path / "e.npy")
+    assert embed(settings, console).rows.shape == (20, 256)
+    with pytest.raises(ValueError, match="are in colour"):
+        embed(replace(settings, photos=str(write_photos(tmp_path / "colour"))), console)
+    with pytest.raises(ValueError, match="--weights and --image-size are for a model by name"):
+        embed(replace(settings, image_size=32), console)
+
+
+def test_a_file_of_weights_and_of_a_backbone(photos, tmp_path, console):
+    import torch
+
+    torch.manual_seed(0)
+    backbone = Backbone("timm:test_resnet", image_size=160)
+    save_backbone(backbone, tmp_path / "b.safetensors")
+    found = embed(EmbedConfig(run=str(tmp_path / "b.safetensors"), photos=str(photos), out=tmp_path / "e.npy"), console)
+    assert found.rows.shape == (25, backbone.width)
+    torch.save({"state_dict": {f"backbone.{k}": v for k, v in backbone.body.state_dict().items()}}, tmp_path / "w.ckpt")
+    other = embed(
+        EmbedConfig(run="timm:test_resnet", weights=tmp_path / "w.ckpt", photos=str(photos), out=tmp_path / "f.npy"),
+        console,
+    )
+    assert other.rows.shape == found.rows.shape
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"run": "no/such/run"}, "no backbone at .*: is no/such/run the directory of a finished run"),
+        ({"run": "timm:resnet999"}, "unknown timm model 'resnet999' - did you mean"),
+        ({"photos": "no/such/folder"}, "no such file or folder"),
+        ({"device": "tpu"}, "unknown device 'tpu': auto, cpu, gpu or mps"),
+    ],
+)
+def test_mistakes_name_the_next_step(photos, tmp_path, console, settings, message):
+    base = EmbedConfig(run="pixels", photos=str(photos), out=tmp_path / "e.npy")
+    with pytest.raises((ValueError, OSError), match=message):
+        embed(replace(base, **settings), console)
+    assert not (tmp_path / "e.npy").exists()

@@ -1,0 +1,169 @@
+"""Two real processes: the gathered batch gives the gradient that one process with the whole batch has."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from glf import checkpoint
+from glf.config.training import AdcOptions
+from glf.constrain.target_distribution import TARGET_DISTRIBUTIONS
+from glf.distributed import gather, rank, same_everywhere, world_size
+from glf.methods import METHODS, parse
+from glf.types import BATCH_DIM, Embeddings
+from reference import draw_fields
+
+WORLD = 2
+CASES = {f"{m}+{c}": (f"{m}+{c}", AdcOptions()) for m in METHODS for c in ("none", "dcm", "lpm", "adc")}
+CASES |= {f"align+{law}": (f"align+{law}", AdcOptions()) for law in TARGET_DISTRIBUTIONS}
+CASES |= {
+    f"simclr+adc {reading} {covariance}": ("simclr+adc", AdcOptions(reading=reading, covariance=covariance))
+    for reading in ("calibrated", "paper")
+    for covariance in ("batch", "running")
+}
+WITH_GRADIENT = ("z", "p", "scores", "maps", "generated", "prototypes")  # a teacher and a prior have none
+
+
+def needed(case: str) -> dict[str, torch.Tensor]:
+    spec, options = CASES[case]
+    fields = draw_fields(batch=8)
+    return {name: fields[name] for name in sorted(parse(spec, options).build().needs)}
+
+
+def outcome(case: str, fields: dict[str, torch.Tensor], across=lambda e: e) -> dict[str, torch.Tensor]:
+    """The loss, and its gradient at each leaf that takes one."""
+    leaves = {name: x.clone().requires_grad_(name in WITH_GRADIENT) for name, x in fields.items()}
+    spec, options = CASES[case]
+    total = parse(spec, options).build()(across(Embeddings(**leaves))).total
+    total.backward()
+    gradients = {name: torch.zeros_like(x) if x.grad is None else x.grad for name, x in leaves.items()}
+    return {"loss": total.detach()} | {name: x for name, x in gradients.items() if name in WITH_GRADIENT}
+
+
+def shard(name: str, x: torch.Tensor, number: int) -> torch.Tensor:
+    dim = BATCH_DIM[name]
+    return x if dim is None else x.chunk(WORLD, dim=dim)[number]
+
+
+def naive(e: Embeddings) -> Embeddings:
+    """What peers did: a plain all_gather, with the own shard put back for its gradient."""
+    shards = [torch.empty_like(e.z) for _ in range(WORLD)]
+    dist.all_gather(shards, e.z.detach().contiguous())
+    shards[rank()] = e.z
+    return Embeddings(z=torch.cat(shards, dim=1))
+
+
+def work(number: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=number, world_size=WORLD)
+    own = {case: {n: shard(n, x, number) for n, x in needed(case).items()} for case in CASES}
+    results = {case: outcome(case, fields, gather) for case, fields in own.items()}
+    results["naive"] = outcome("simclr+none", own["simclr+none"], naive)
+    results["place"] = {"rank": torch.tensor(rank()), "world_size": torch.tensor(world_size())}
+    told = {"same": same_everywhere(7, 5), "differs": same_everywhere(7, number)}
+    results["told"] = {name: torch.tensor(answer) for name, answer in told.items()}
+    torch.save(results, f"{folder}/{number}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("processes")
+    mp.spawn(work, args=(str(folder),), nprocs=WORLD)
+    return [torch.load(folder / f"{number}.pt") for number in range(WORLD)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_processes_have_the_gradient_of_one(case, processes):
+    whole = outcome(case, needed(case))
+    assert any(whole[name].any() for name in WITH_GRADIENT if name in whole)
+    for number, results in enumerate(processes):
+        torch.testing.assert_close(results[case]["loss"], whole["loss"], rtol=1e-10, atol=1e-12)
+        for name in whole.keys() - {"loss"}:
+            # Data-parallel training averages over processes; parameters have the whole gradient on each.
+            mine = results[case][name] / (1 if BATCH_DIM[name] is None else WORLD)
+            torch.testing.assert_close(mine, shard(name, whole[name], number), rtol=1e-10, atol=1e-12)
+
+
+def test_a_naive_gather_gives_exactly_half(processes):
+    whole = outcome("simclr+none", needed("simclr+none"))
+    for number, results in enumerate(processes):
+        torch.testing.assert_close(results["naive"]["loss"], whole["loss"], rtol=1e-10, atol=0)
+        mine = results["naive"]["z"] / WORLD
+        torch.testing.assert_close(mine, shard("z", whole["z"], number) / 2, rtol=1e-10, atol=1e-12)
+
+
+def test_processes_know_their_place(processes):
+    places = [{name: value.item() for name, value in results["place"].items()} for results in processes]
+    assert places == [{"rank": number, "world_size": WORLD} for number in range(WORLD)]
+
+
+def test_every_process_is_told_whether_all_have_the_same(processes):
+    told = [{name: value.item() for name, value in results["told"].items()} for results in processes]
+    assert told == [{"same": True, "differs": False}] * WORLD
+    assert same_everywhere(7)
+
+
+def test_one_process_gathers_nothing():
+    e = Embeddings(z=draw_fields()["z"])
+    assert gather(e) is e
+    assert (rank(), world_size()) == (0, 1)
+
+
+@pytest.mark.parametrize("method", ["byol+adc", "pcl+sphere"])
+def test_two_processes_train_one_run(method, tmp_path):
+    """The command line with two devices: one directory, one set of files, the global batch shared."""
+    command = [Path(sys.executable).parent / "glf", "pretrain", "--method", method, "--out", tmp_path / "run"]
+    small = "--device cpu --devices 2 --max-images 320 --batch-size 64 --epochs 2 --val-images 64 --log-every 1".split()
+    small += "--options clusters 4".split() if method.startswith("pcl") else []
+    done = subprocess.run([*command, *small], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("run       ") == 1
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "loss" in line] == list(range(1, 9))
+    assert [line["epoch"] for line in lines if "val/knn" in line] == [0, 1]
+    assert (tmp_path / "run" / "backbone.safetensors").exists()
+
+
+def started(run: Path) -> subprocess.Popen[str]:
+    """A long run of two processes that has logged two steps."""
+    command = [Path(sys.executable).parent / "glf", "pretrain", "--method", "simclr", "--out", run]
+    small = (
+        "--device cpu --devices 2 --max-images 640 --batch-size 64 --epochs 40 --val-images 64 --log-every 3".split()
+    )
+    small += "--backbone timm:test_resnet --image-size 32 --workers 0".split()
+    process = subprocess.Popen([*command, *small], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    metrics, deadline = run / "metrics.jsonl", time.monotonic() + 120
+    while not metrics.exists() or metrics.read_text().count("loss") < 2:
+        assert process.poll() is None, "the run ended before it could be stopped"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return process
+
+
+def test_a_signal_to_one_process_stops_them_all_at_one_step(tmp_path):
+    process = started(tmp_path / "run")
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert said.count("stopped by SIGTERM after step") == 1, "the first process speaks for all"
+    assert checkpoint.load(tmp_path / "run" / "checkpoints" / "last.ckpt")["global_step"] % 3 == 1, "a logged step"
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="nothing says which process started which")
+def test_a_process_that_dies_ends_the_others_in_one_line(tmp_path):
+    process = started(tmp_path / "run")
+    (other,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(other), signal.SIGKILL)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert said.count("glf: another process of this run has ended") == 1
+    assert "Traceback" not in said
