@@ -1,0 +1,17 @@
+"""What a user sees in the terminal: lines of text and progress bars."""
+
+from rich.console import Console
+from rich.progress import Progress, ProgressColumn
+
+from glf.files import printable
+
+
+def say(console: Console, text: str, style: str = "") -> None:
+    """Print text as it is: no markup, no highlighting, no wrapping, control characters escaped."""
+    lines = "\n".join(printable(line) for line in text.split("\n"))
+    console.print(lines, style=style, highlight=False, markup=False, soft_wrap=True)
+
+
+def progress(*columns: ProgressColumn | str, console: Console | None = None, show: bool = True) -> Progress:
+    """A progress bar that disappears when it is done; on stderr unless a console is given."""
+    return Progress(*columns, console=console or Console(stderr=True), transient=True, disable=not show)
