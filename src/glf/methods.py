@@ -123,6 +123,7 @@ def corinfomax(invariance: float, old: float) -> Objective:
 
 
 def relicv2(temperature: float, invariance: float) -> Objective:
+    """ReLIC with v2's stop-gradient in the invariance term; without v2's saliency masks."""
     align = MatchTeacher(temperature) + invariance * Invariance(temperature)
     return Objective(align=align, constrain=K.TeacherPartition(temperature))
 
@@ -225,8 +226,8 @@ _ROWS = [
            heads=Heads(projector=(512, 512, 64), norm=False), scale=3.0),
     Method(name="relicv2", title="ReLICv2", objective=relicv2,
            paper="Tomasev et al. 2022, Pushing the Limits of Self-Supervised ResNets",
-           options={"temperature": 0.2, "invariance": 1.0}, augment="salient", heads=Heads(projector=(512, 128)),
-           ema_momentum=(0.99, 1.0), architecture=f"{_MOVING}; salient parts alone, where masks are given"),
+           options={"temperature": 0.2, "invariance": 1.0}, heads=Heads(projector=(512, 128)),
+           ema_momentum=(0.99, 1.0), architecture=_MOVING),
     Method(name="dcl", title="DCL", objective=dcl,
            paper="Chuang et al. 2020, Debiased Contrastive Learning",
            options={"temperature": 0.5, "same": 0.1}, many_views=False,

@@ -19,7 +19,6 @@ class Batch(NamedTuple):
     target: Tensor  # (batch,): -1 where there is no label
     indices: Tensor  # (batch,): positions in the data set
     prior: Tensor | None  # (batch, prior): cached rows of f_pre, where a term asks for them
-    mask: Tensor | None = None  # uint8 (batch, 1, height, width): white where an image is salient
 
 
 class Views(NamedTuple):

@@ -124,7 +124,7 @@ def test_whoever_reads_the_batches_are_the_same(place, tmp_path, monkeypatch):
 
     def feed(workers):
         batches = EpochBatches(np.arange(24), 5, seed=1)
-        return image_loader(images, batches, prior=prior, masks=images, workers=workers)  # any images do as masks
+        return image_loader(images, batches, prior=prior, workers=workers)
 
     anew = feed(1)
     anew.multiprocessing_context = "spawn"  # as on macOS and Windows: everything is sent, nothing is inherited

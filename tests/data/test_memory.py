@@ -64,7 +64,7 @@ def test_a_reader_that_is_sent_carries_no_mapped_pixels(
     monkeypatch.setattr("glf.data.image_cache.IN_MEMORY", 0)
     images = load(str(tmp_path / "a.npy")).select(np.arange(10, 60))
     np.save(tmp_path / "prior.npy", np.random.default_rng(0).normal(size=(50, 200)).astype(np.float32))
-    reader = BatchReader(images, np.load(tmp_path / "prior.npy", mmap_mode="r"), masks=images)
+    reader = BatchReader(images, np.load(tmp_path / "prior.npy", mmap_mode="r"))
     sent = pickle.dumps(reader)
     assert len(sent) < 3000
     rows = np.array([4, 4, 49])

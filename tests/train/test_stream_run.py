@@ -197,7 +197,6 @@ def test_a_shard_that_breaks_ends_the_run_in_one_line(made: Path, settings: Sett
         ({"data": "bare"}, r"SimCLR.* reads a prior, and .* has no row .* \(glf shard --prior\)"),
         ({"method": "pcl"}, "keeps something for every image"),
         ({"max_images": 50}, "use --epoch-images"),
-        ({"masks": Path("masks")}, "--masks are matched by the names of files"),
         ({"prior": "timm:resnet18"}, "has rows of the prior pixels, 64 wide, so --prior timm:resnet18 has no use"),
         ({"prior_width": 32}, "so --prior-width 32 has no use"),
         ({"prior_weights": Path("w.pt")}, r"so --prior-weights w\.pt has no use"),

@@ -1,6 +1,6 @@
-"""How a backbone is trained."""
+"""Settings of pretraining."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,28 +20,26 @@ Colour = Literal["fused", "exact"]
 
 @dataclass(frozen=True, kw_only=True)
 class AdcOptions:
-    """The added constraints: +dcm, +lpm, +adc. See docs/equations.md."""
+    """Options of the constraints +dcm, +lpm and +adc (docs/equations.md). Their defaults are defined here only."""
 
     nu: float = 0.3
     """Weight of DCM."""
     upsilon: float = 1.0
     """Weight of LPM."""
     rho: float = 5.0
-    """Degrees of freedom of the Student-t rows, above 2."""
+    """Degrees of freedom of the Student-t kernel, above 2."""
     effective_dim: float = 8.0
-    """Effective dimension of z's rows."""
+    """Effective dimension of the embeddings' kernels."""
     prior_effective_dim: float = 16.0
-    """Effective dimension of the prior's rows."""
-    concentration: float = 1.0
-    """Concentration of LPM's Dirichlet; it enters only as a product with upsilon."""
+    """Effective dimension of the prior's kernel."""
     ramp_epochs: float = 0.0
-    """Epochs over which DCM's weight rises from zero to nu."""
+    """Epochs over which the weight of DCM rises from zero to nu."""
     t_scale: TScale = "printed"
-    """Scale matrix of the t."""
+    """Scale matrix of the Student-t."""
     reading: Reading = "calibrated"
-    """Our reading of the paper's equations, or what is printed."""
+    """Our calibrated form of the paper's equations, or the equations as printed."""
     covariance: CovarianceKind | None = None
-    """Covariance of the kernels: sphere when calibrated, batch in the paper's reading."""
+    """Covariance of the kernels; default: sphere when calibrated, batch as printed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,132 +47,132 @@ class PretrainConfig:
     """Train a backbone on images, without labels."""
 
     data: str = "fashion-mini"
-    """A source's name, or the path of a folder, a .tar, an .npz or an .npy; or shards: a folder of them, a pattern like
+    """Name of a data set, or path of a folder, .tar, .npz or .npy; or shards: a folder of them, a pattern such as
     shard-{000000..000099}.tar, URLs (docs/streams.md)."""
     method: str = "simclr+lpm"
-    """A method, with or without a constraint: simclr, byol+adc, vicreg+lpm (see `glf methods`)."""
+    """Method, with or without an added constraint: simclr, byol+adc, vicreg+lpm (see `glf methods`)."""
     recipe: str | None = None
-    """Settings by name: tiny, cifar, imagenet and the like; what is given beside it counts (see `glf methods NAME`)."""
+    """Named hyperparameter preset: tiny, cifar, imagenet, ... Flags you pass override it (see `glf methods NAME`)."""
     auto: bool = True
-    """Choose what is not given by the images of a folder or .tar and by this machine; otherwise, and for other data,
-    fixed defaults."""
+    """Pick unset options automatically from the images and the hardware (folders and .tar only). --no-auto uses fixed
+    defaults."""
     backbone: str | None = None
-    """small_resnet, or any timm or torchvision model by name (timm:resnet18, torchvision:resnet18); chosen, or
-    small_resnet, when not given."""
+    """small_resnet, or any timm or torchvision model (timm:resnet18, torchvision:resnet18); default: automatic, else
+    small_resnet."""
     out: Path | None = None
-    """The run's directory; runs/<method>-<data>-<seed> when not given."""
+    """Run directory; default: runs/<method>-<data>-<seed>."""
     root: Path | None = None
-    """Where named data sets lie; GLF_DATA or the user's cache when not given."""
+    """Folder of the named data sets; default: $GLF_DATA or the user's cache."""
     download: bool = False
-    """Let a named data set, or the weights of a timm: prior, be downloaded."""
+    """Allow downloads of a named data set and of a prior's weights."""
     labels: Labels = "auto"
-    """Take class folders as labels for the probe, or ignore them."""
+    """Use class folders as labels for the online probe, or ignore them."""
     store: Store = "auto"
-    """Image files: packed once into a memory-mapped store, or decoded at every epoch by the workers; auto packs
-    what fits on the disk."""
+    """Image files: decode once into a memory-mapped cache (pack), or at every epoch in the workers (decode); auto packs
+    if the disk has room."""
     max_images: int | None = None
-    """Use only so many training images, drawn by the seed, classes in proportion."""
+    """Train on this many images only, a stratified sample drawn by the seed."""
     image_size: int | None = None
-    """Side of the crops; chosen, or the images' own size for small ones and 224 otherwise, when not given."""
+    """Crop size in pixels; default: automatic, else the size of small images and 224 for larger ones."""
     augment: str | None = None
-    """Augmentation recipe; chosen, or the method's own, when not given."""
-    masks: Path | None = None
-    """A folder of grey files named like the images, white where these are salient (--augment salient; relicv2)."""
-    colours: Colour = "fused"
-    """Colour operations multiplied into one matrix per image, or one by one and clamped after each, as torchvision
-    does, at twice the cost."""
+    """Augmentation policy; default: automatic, else the method's."""
+    colours: Colour | None = None
+    """Colour augmentations as one matrix per image (fused, the default), or one by one with clamping as in torchvision
+    (exact), at twice the cost."""
     stem: Stem = "auto"
-    """First layers for small images (stride 1), or the model's own; auto goes by the image size."""
+    """First layers: stride 1 for small images (small), or the model's own (standard); auto decides by the image
+    size."""
     weights: Path | None = None
-    """Start the backbone from this file (.safetensors, .pt, .pth, .ckpt)."""
+    """Initial weights of the backbone (.safetensors, .pt, .pth, .ckpt)."""
     projector: tuple[int, ...] | None = None
-    """Widths of the projector's layers; the method's own when not given."""
+    """Layer widths of the projector; default: the method's."""
     projector_norm: bool | None = None
-    """Batch normalisation between them; the method's own when not given."""
+    """Batch normalisation in the projector; default: the method's."""
     predictor: tuple[int, ...] | None = None
-    """Hidden widths of the predictor; the method's own when not given."""
+    """Hidden widths of the predictor; default: the method's."""
     local: tuple[int, ...] | None = None
-    """Widths of the local projector (vicregl); the method's own when not given."""
+    """Layer widths of the local projector (vicregl); default: the method's."""
     prototypes: int | None = None
-    """Number of prototypes (swav); the method's own when not given."""
+    """Number of prototypes (swav); default: the method's."""
     ema_momentum: tuple[float, float] | None = None
-    """First and last momentum of the teacher; the method's own when not given."""
+    """First and last momentum of the EMA teacher; default: the method's."""
     options: dict[str, float] = field(default_factory=dict)
-    """The method's own numbers, by name: temperature 0.2."""
+    """Options of the method, by name: temperature 0.2."""
     adc: AdcOptions = AdcOptions()
-    """The added constraint."""
+    """Options of the added constraint."""
     prior: str | None = None
-    """f_pre of LPM: pixels, timm:<model>, run:<directory>, file:<array>; chosen, or pixels, when not given."""
+    """Prior of LPM, the frozen reference encoder: pixels, timm:<model>, run:<directory>, file:<array>; default:
+    automatic, else pixels."""
     prior_weights: Path | None = None
-    """A local file with the weights of a timm: prior."""
+    """Local weights file of a timm: prior."""
     prior_width: int = 64
-    """Width that the prior's features are reduced to, once."""
+    """Number of principal components kept of the prior's features."""
     prior_size: int | None = None
-    """Side of the images that a timm: prior sees; the model's own when not given."""
+    """Image size of a timm: prior; default: the model's."""
     shuffle: int = 1000
-    """Of shards: samples that each worker holds to draw from."""
+    """Size of each worker's shuffle buffer (shards only)."""
     epoch_images: int | None = None
-    """Of shards: images that make an epoch; all of them when not given."""
+    """Images per epoch (shards only); default: all."""
     epochs: int | None = None
-    """Passes over the training images; chosen, or 20, when not given."""
+    """Passes over the training images; default: automatic, else 20."""
     batch_size: int | None = None
-    """Images in a global batch, over all devices; chosen, or 256, when not given."""
-    optimizer: Optimizer = "adamw"
-    """Optimiser."""
+    """Global batch size, over all devices; default: automatic, else 256."""
+    optimizer: Optimizer | None = None
+    """Optimizer; default: adamw."""
     lr: float | None = None
-    """Learning rate for a global batch of 256, with which it scales; chosen, or 0.002, when not given."""
-    bias_lr: float = 1.0
-    """Rate of biases and normalisations, relative to that of the weights."""
-    lars_eta: float = 0.02
-    """Trust coefficient of LARS: how far a step goes, relative to the weights' length."""
-    lars_clip: bool = True
-    """LARS never goes further than the rate itself (solo-learn's form), or adapts without that bound."""
-    weight_decay: float = 1e-4
-    """Weight decay; biases and normalisation layers take none."""
-    warmup_epochs: float = 1.0
-    """Epochs of linear warm-up, before the cosine."""
+    """Learning rate for a global batch of 256; it scales linearly with the batch size. Default: automatic, else
+    0.002."""
+    bias_lr: float | None = None
+    """Learning rate of biases and normalisation layers, relative to lr; default: 1."""
+    lars_eta: float | None = None
+    """Trust coefficient of LARS; default: 0.02."""
+    lars_clip: bool | None = None
+    """Clip the trust ratio of LARS at 1, as solo-learn does; default: True."""
+    weight_decay: float | None = None
+    """Weight decay, not applied to biases and normalisation layers; default: 1e-4."""
+    warmup_epochs: float | None = None
+    """Epochs of linear warm-up before the cosine schedule; default: 1."""
     val_images: int | None = None
-    """Training images held out for the online probe; a tenth, at most 5,000, when there are labels."""
+    """Training images held out for the online probe; default: a tenth, at most 5,000, if there are labels."""
     probe_every: int = 1
     """Epochs between online probes."""
     log_every: int = 10
     """Steps between lines of metrics.jsonl."""
     save_minutes: float = 10.0
-    """Save the state of the run after so many minutes, beside the end of every epoch."""
+    """Minutes between checkpoints, in addition to one per epoch."""
     save_every: int | None = None
-    """Keep an extra checkpoint every so many epochs."""
+    """Keep an extra checkpoint every this many epochs."""
     keep: int = 3
-    """How many of those extra checkpoints to keep."""
+    """Number of extra checkpoints to keep."""
     seed: int = 0
-    """Everything random in a run follows from this."""
+    """Seed of everything random in the run."""
     device: str = "auto"
-    """auto, cpu, gpu, mps."""
+    """auto, cpu, gpu or mps."""
     devices: int = 1
-    """Devices of each node."""
+    """Devices per node."""
     nodes: int = 1
-    """Nodes, on each of which torchrun or SLURM starts the same command (docs/scale.md)."""
+    """Nodes; torchrun or SLURM starts the same command on each (docs/scale.md)."""
     strategy: Strategy = "auto"
-    """How devices work together: ddp where there are several."""
+    """Parallel strategy; auto is ddp with several devices."""
     sync_norm: bool = False
-    """Batch normalisation over the batches of all devices, not of each for itself; GPUs only."""
+    """Synchronise batch normalisation over all devices (GPUs only)."""
     accumulate: int = 1
-    """Parts in which each device computes its share of a batch, one after the other, to save memory; loss and gradient
-    are those of the whole batch."""
+    """Chunks into which each device splits its part of the batch to save memory; loss and gradient are those of the
+    whole batch."""
     precision: Precision = "32-true"
-    """Precision of the network; the objective is computed in float32 at least."""
+    """Precision of the network; the objective is computed in float32 or better."""
     compile: bool = False
-    """Compile the backbone (torch.compile): a minute or so at the start, faster steps on most GPUs."""
+    """Compile the backbone with torch.compile: about a minute at the start, faster steps on most GPUs."""
     workers: int | None = None
-    """Processes that read images, 0 for the training process itself; when not given, as many as suit the place
-    where the images live."""
+    """Data-loading processes, 0 for none; default: depends on where the images are stored."""
     stop_on_problem: bool = False
-    """Stop, with exit code 3, as soon as the doctor finds something (docs/doctor.md)."""
+    """Stop with exit code 3 when the doctor finds a problem (docs/doctor.md)."""
     resume: bool = False
-    """Go on from the last checkpoint of the run's directory."""
+    """Resume from the last checkpoint of the run directory."""
     overwrite: bool = False
-    """Delete what the run's directory holds."""
+    """Delete the contents of the run directory first."""
     dry_run: bool = False
-    """Set everything up, take two steps, write nothing."""
+    """Set everything up, train two steps, write nothing."""
 
     def __post_init__(self) -> None:
         at_least(self, epochs=1, batch_size=2, accumulate=1, devices=1, nodes=1, workers=0)
@@ -186,20 +184,35 @@ class PretrainConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedPretrainConfig(PretrainConfig):
-    """The same with nothing left to choose: what a run has, and saves. The defaults are those of what is not chosen."""
+    """A fully resolved ``PretrainConfig``, as saved in ``config.json``: the fixed defaults are defined here."""
 
     backbone: str = "small_resnet"
     prior: str = "pixels"
     epochs: int = 20
     batch_size: int = 256
     lr: float = 2e-3
+    optimizer: Optimizer = "adamw"
+    bias_lr: float = 1.0
+    lars_eta: float = 0.02
+    lars_clip: bool = True
+    weight_decay: float = 1e-4
+    warmup_epochs: float = 1.0
+    colours: Colour = "fused"
 
 
-def resolved(config: PretrainConfig, **chosen: Any) -> ResolvedPretrainConfig:
-    """The configuration with what was ``chosen`` where it leaves something open, and fixed values for the rest.
+def fill_unset(config: PretrainConfig, **values: Any) -> PretrainConfig:
+    """Return the config with ``values`` in the place of fields that are None.
 
-    >>> settled(PretrainConfig(epochs=3), epochs=50, batch_size=64).epochs
+    >>> fill_unset(PretrainConfig(epochs=3), epochs=50, batch_size=64).epochs
     3
     """
-    given = {name: value for name, value in vars(config).items() if value is not None}
-    return ResolvedPretrainConfig(**{**chosen, **given})
+    return replace(config, **{name: value for name, value in values.items() if getattr(config, name) is None})
+
+
+def with_defaults(config: PretrainConfig) -> ResolvedPretrainConfig:
+    """Return the config with the fixed defaults in the place of fields that are still None.
+
+    >>> with_defaults(PretrainConfig(epochs=3)).batch_size
+    256
+    """
+    return ResolvedPretrainConfig(**{name: value for name, value in vars(config).items() if value is not None})

@@ -66,23 +66,19 @@ def described(images: Placed, workers: int) -> str:
 class BatchReader(Dataset[Batch]):
     """A whole batch per look-up: indexing an array once beats collating its rows one by one."""
 
-    def __init__(self, images: ImageSet, prior: np.ndarray | None = None, masks: ImageSet | None = None) -> None:
+    def __init__(self, images: ImageSet, prior: np.ndarray | None = None) -> None:
         if prior is not None and len(prior) != len(images):
             raise ValueError(f"the prior has {len(prior)} rows, the data {len(images)} images")
-        self.images, self.prior, self.masks = images, prior, masks
+        self.images, self.prior = images, prior
 
     def __getstate__(self) -> dict[str, Any]:
         """For a worker that is started anew, as everywhere but on Linux, rather than forked."""
-        sets = {"images": self.images, "masks": self.masks}
-        named = {name: s and {k: memmap_handle(v) for k, v in vars(s).items()} for name, s in sets.items()}
-        return {**named, "prior": memmap_handle(self.prior)}
+        images = {name: memmap_handle(value) for name, value in vars(self.images).items()}
+        return {"images": images, "prior": memmap_handle(self.prior)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        sets = {
-            name: state[name] and ImageSet(**{k: open_memmap(v) for k, v in state[name].items()})
-            for name in ("images", "masks")
-        }
-        self.images, self.masks, self.prior = sets["images"], sets["masks"], open_memmap(state["prior"])
+        self.images = ImageSet(**{name: open_memmap(value) for name, value in state["images"].items()})
+        self.prior = open_memmap(state["prior"])
 
     def __getitem__(self, rows: np.ndarray) -> Batch:
         return Batch(
@@ -90,7 +86,6 @@ class BatchReader(Dataset[Batch]):
             target=torch.from_numpy(self.images.targets[rows]),
             indices=torch.from_numpy(rows),
             prior=None if self.prior is None else torch.from_numpy(np.ascontiguousarray(self.prior[rows])),
-            mask=None if self.masks is None else to_tensor(self.masks.pixels[rows]),
         )
 
 
@@ -137,7 +132,6 @@ def image_loader(
     batches: EpochBatches,
     *,
     prior: np.ndarray | None,
-    masks: ImageSet | None = None,
     workers: int = 0,
     pin: bool = False,
 ) -> DataLoader[Batch]:
@@ -149,7 +143,7 @@ def image_loader(
     batch_bytes = batches.batch_size // batches.world * bytes_per_image(images)
     ahead = max(1, min(4, room() // max(1, workers * batch_bytes)))
     return DataLoader(
-        BatchReader(images, prior, masks),
+        BatchReader(images, prior),
         sampler=batches,
         batch_size=None,
         num_workers=workers,

@@ -14,7 +14,6 @@ from glf.data import sources
 from glf.data.batches import EpochBatches, described, image_loader, worker_count
 from glf.data.image_cache import cache_root
 from glf.data.images import ImageSet, bytes_per_image, split_held_out
-from glf.data.masks import read_masks
 from glf.data.shards.index import is_stream, open_stream
 from glf.data.shards.loader import StreamReader, StreamSteps, stream_loader, workers_of
 from glf.data.shards.stream import ShardStream
@@ -32,7 +31,6 @@ class Asked(NamedTuple):
     title: str  # of the method
     needs: frozenset[str]
     augment: str  # the name of the augmentation policy
-    hides: bool  # one of them hides backgrounds
     accelerator: str
     place: str  # the same, as torch names it
     say: Callable[[str], None]
@@ -73,11 +71,6 @@ def stored(config: ResolvedPretrainConfig, asked: Asked) -> Feed:
         store=config.store,
         download=config.download,
     )
-    masks = None
-    if config.masks is not None:
-        if not asked.hides:
-            raise ValueError(f"no view of {asked.augment} hides backgrounds: use --augment salient")
-        masks = read_masks(config.masks, config.data, images, size=config.image_size, store=config.store)
     train, val = split_held_out(images, config)
     EpochBatches(train, config.batch_size, config.seed)  # refuses a batch that the data cannot fill
     workers = workers_for(images, images, config, asked)
@@ -99,9 +92,7 @@ def stored(config: ResolvedPretrainConfig, asked: Asked) -> Feed:
 
         def make_loader(rank: int, world: int) -> DataLoader[Batch]:
             batches = EpochBatches(train, config.batch_size, config.seed, rank, world)
-            return image_loader(
-                images, batches, prior=prior, masks=masks, workers=workers, pin=asked.accelerator == "gpu"
-            )
+            return image_loader(images, batches, prior=prior, workers=workers, pin=asked.accelerator == "gpu")
 
         return make_loader
 
@@ -203,8 +194,6 @@ def streamed(config: ResolvedPretrainConfig, asked: Asked) -> Feed:
 
 def _check_stream_options(config: ResolvedPretrainConfig, asked: Asked) -> None:
     """What a stream cannot do."""
-    if config.masks is not None:
-        raise ValueError("--masks are matched by the names of files, and shards have none")
     if config.max_images is not None:
         raise ValueError(
             "--max-images draws from images that are all known, and those of shards are not: use --epoch-images"

@@ -63,7 +63,6 @@ def pretrain(
         title=method.title,
         needs=objective.needs,
         augment=config.augment or method.augment,
-        hides=any(view.mask for view in recipe),
         accelerator=device,
         place=torch_device(device),
         say=say,

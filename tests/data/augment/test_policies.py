@@ -6,7 +6,7 @@ import pytest
 
 from glf.data.augment.policies import POLICIES, ViewPolicy, policy
 
-COMMON = {"ratio": (3 / 4, 4 / 3), "flip": 0.5, "jitter": 0.8, "mask": 0.0, "side": 1.0}
+COMMON = {"ratio": (3 / 4, 4 / 3), "flip": 0.5, "jitter": 0.8, "side": 1.0}
 GENTLE = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1}
 STRONG = {"brightness": 0.8, "contrast": 0.8, "saturation": 0.8, "hue": 0.2}
 

@@ -18,7 +18,6 @@ from torch import Generator, Tensor
 from glf.config.training import Colour
 from glf.data.augment import colour, crop
 from glf.data.augment.policies import ViewPolicy
-from glf.data.masks import without_background
 from glf.device import to_device
 from glf.types import Batch, Views
 
@@ -91,10 +90,6 @@ def augment(
         ways = [crop.way(images, side) for side in sides]
         whole = {way: way(images) for way in set(ways)}
         cut = [whole[way] for way in ways]
-        if batch.mask is not None:
-            for i, view in enumerate(recipe):
-                hidden = torch.rand(count * world, generator=generator)[own] < view.mask
-                cut[i] = ways[i](without_background(images, batch.mask, hidden))
         make = fused if colours == "fused" else exact
         x = tuple(_made(make, *one) for one in zip(cut, drawn, sides, strict=True))
         boxes = to_device(torch.stack([one.boxes for one in drawn]), images.device)

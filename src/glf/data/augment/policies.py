@@ -20,7 +20,6 @@ class ViewPolicy:
     grey: float = 0.2
     blur: float = 0.0
     solarise: float = 0.0
-    mask: float = 0.0  # the background is hidden, where there are masks
     side: float = 1.0  # of the view, relative to the run's image size
 
 
@@ -37,7 +36,6 @@ _BYOL = ViewPolicy(crop=(0.08, 1.0), saturation=0.2)
 # multicrop: two whole views and six small ones, SwAV's recipe in the sizes that it has on CIFAR, 2 x 32 + 6 x 18.
 # multicrop224 and asymmetric224: SwAV's and BYOL's on ImageNet (2 x 224 + 6 x 96; with blur).
 # wmse4: the same with four views of each image.
-# salient: wmse, with the background hidden in a tenth of the views where masks are given (ReLICv2; share from memory).
 # ressl: a strong view, and a weak one that is only cropped and flipped, which must be the last.
 # weak: the gentler colours of MoCo v2 and SimSiam, with their blur.
 POLICIES: dict[str, tuple[ViewPolicy, ...]] = {
@@ -53,7 +51,6 @@ POLICIES: dict[str, tuple[ViewPolicy, ...]] = {
     "asymmetric": (_BYOL, replace(_BYOL, solarise=0.2)),
     "asymmetric224": (replace(_BYOL, blur=1.0), replace(_BYOL, blur=0.1, solarise=0.2)),
     "wmse4": (_WMSE,) * 4,
-    "salient": (replace(_WMSE, mask=0.1),) * 2,
     "ressl": (replace(_WMSE, grey=0.2, blur=0.5), ViewPolicy(jitter=0, grey=0)),
 }
 
