@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from glf import result
 from glf.config.training import ResolvedPretrainConfig
 from glf.data import sources
 from glf.data.images import split_held_out
@@ -26,6 +25,7 @@ from glf.evaluation.probes import linear_probe
 from glf.measure.neighbours import nearest_neighbours
 from glf.nn.features import encode
 from glf.nn.weights import load_backbone
+from glf.result import provenance
 from glf.train.run import pretrain
 
 HERE = Path(__file__).parent
@@ -78,7 +78,7 @@ def main() -> None:
             overwrite=True,
         )
         found.setdefault("runs", {})[name] = one(config)
-        found |= {"command": "python benchmarks/colour_forms.py", **result.provenance()}
+        found |= {"command": "python benchmarks/colour_forms.py", **provenance()}
         found["differences"] = differences(found["runs"])
         OUT.parent.mkdir(exist_ok=True)
         OUT.write_text(json.dumps(found, indent=1) + "\n")

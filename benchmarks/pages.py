@@ -11,11 +11,11 @@ from typing import Any
 import all_methods
 import machines
 
-from glf import result
 from glf.comparison.study import read
 from glf.reporting.comparison_page import sensitivity
 from glf.reporting.figures import drawing
 from glf.reporting.study_tables import about, lines, markdown, tables
+from glf.result import write_file
 
 HERE = Path(__file__).parent
 RESULTS, STUDIES = HERE / "results" / "studies", HERE / "studies"
@@ -46,7 +46,7 @@ def stored() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _on_test(content: dict[str, Any]) -> bool:
-    return any(how["split"] == "test" for how in content["judged"].values())
+    return any(how["split"] == "test" for how in content["evaluated"].values())
 
 
 def with_prior(content: dict[str, Any]) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def with_prior(content: dict[str, Any]) -> dict[str, Any]:
     data, names = found["data"], ("prior", "prior_size")
     asked = {name: {**content["settings"], **variant} for name, variant in content["variants"].items()}
     users = [name for name, one in asked.items() if all(one.get(key) == found[key] for key in names)]
-    how = content["judged"].get(data, {})
+    how = content["evaluated"].get(data, {})
     if not users or (how.get("split"), how.get("train")) != ("test", found["limit"]):
         return content
     rows = {seed: row for seed, row in found["rows"].items() if int(seed) < content["seeds"]}
@@ -146,7 +146,7 @@ def readme(text: str) -> str:
 def store(name: str, content: dict[str, Any]) -> None:
     """Keep what a study has found so far."""
     RESULTS.mkdir(exist_ok=True)
-    result.write(RESULTS / f"{name}.json", json.dumps(content, indent=1) + "\n")
+    write_file(RESULTS / f"{name}.json", json.dumps(content, indent=1) + "\n")
 
 
 def write() -> None:
@@ -154,7 +154,7 @@ def write() -> None:
     for name, content in stored():
         for path, (_, text) in figures(name, content).items():
             path.parent.mkdir(exist_ok=True)
-            result.write(path, text)
+            write_file(path, text)
     PAGE.write_text(results())
     README.write_text(readme(README.read_text()))
 

@@ -16,7 +16,6 @@ import numpy as np
 import pages
 import torch
 
-from glf import result
 from glf.data import sources
 from glf.data.image_cache import cache_root
 from glf.data.images import stratified_sample
@@ -24,6 +23,7 @@ from glf.evaluation.probes import hits, linear_probe
 from glf.measure.neighbours import nearest_neighbours
 from glf.nn.features import extract
 from glf.nn.pretrained import pretrained
+from glf.result import provenance, write_file
 
 PRIOR, SIZE = "timm:tf_efficientnet_lite0", 96
 LIMIT, SEEDS = 10_000, 5  # as the studies: so many labelled images, drawn by the run's seed
@@ -69,10 +69,10 @@ def main() -> None:
         "max_images": LIMIT,
         "data": options.images,
         "rows": judged(options.images),
-        **result.provenance(),
+        **provenance(),
         "command": f"python benchmarks/prior_alone.py --images {options.images}",
     }
-    result.write(pages.PRIOR, json.dumps(content, indent=1) + "\n")
+    write_file(pages.PRIOR, json.dumps(content, indent=1) + "\n")
     pages.write()
 
 

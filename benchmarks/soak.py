@@ -29,8 +29,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # processes are forked from one t
 import timm  # noqa: F401 (here, or every process would load it)
 import torch
 
-from glf import checkpoint, result, rundir
+from glf import rundir
+from glf.checkpoint import load_checkpoint
 from glf.config.training import PretrainConfig
+from glf.result import provenance, write_file
 from glf.train.run import pretrain
 
 STORED = Path(__file__).parent / "results" / "soak.json"
@@ -115,7 +117,7 @@ def killed(number: int, run: Path, chance: random.Random) -> str | None:
 
 def learnt(run: Path) -> dict[str, Any]:
     """Everything that must be the same."""
-    saved = checkpoint.load(run / rundir.LAST)
+    saved = load_checkpoint(run / rundir.LAST)
     state = {name: saved[name] for name in ("state_dict", "optimizer_states", "lr_schedulers", "epoch", "global_step")}
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return {**state, "metrics": [{k: v for k, v in line.items() if k not in TIMES} for line in lines]}
@@ -167,6 +169,6 @@ if __name__ == "__main__":
     if arguments.store:
         stored = json.loads(STORED.read_text()) if STORED.exists() else {}
         command = f"python benchmarks/soak.py --kills {arguments.kills} --method {arguments.method}"
-        stored[arguments.method] = {**found, **result.provenance(), "command": command}
-        result.write(STORED, json.dumps(stored, indent=1) + "\n")
+        stored[arguments.method] = {**found, **provenance(), "command": command}
+        write_file(STORED, json.dumps(stored, indent=1) + "\n")
     sys.exit(1 if found["differs"] or found["leftovers"] or sum(found["kills"].values()) < arguments.kills else 0)

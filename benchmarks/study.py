@@ -14,9 +14,9 @@ from typing import Any
 
 import pages
 
-from glf import result
 from glf.comparison.conduct import conduct
 from glf.comparison.study import from_file
+from glf.result import provenance
 
 RUNS = Path("runs")
 
@@ -34,7 +34,7 @@ def main() -> None:
     study = from_file(pages.STUDIES / f"{options.study}.toml", "tiny")
     if options.images:
         study = replace(study, data=(options.images,))
-    machine = result.provenance()["machine"] if options.here else None
+    machine = provenance()["machine"] if options.here else None
     known = {} if options.again else pages.known_runs(options.study, machine)
     if options.seeds:  # stored, it would take the place of the seeds that are there
         conduct(replace(study, seeds=options.seeds), RUNS / options.study, options.jobs, known=known)

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from glf import checkpoint
+from glf.checkpoint import load_checkpoint
 from glf.config.training import AdcOptions
 from glf.constrain.target_distribution import TARGET_DISTRIBUTIONS
 from glf.distributed import gather, rank, same_everywhere, world_size
@@ -155,7 +155,7 @@ def test_a_signal_to_one_process_stops_them_all_at_one_step(tmp_path):
     _, said = process.communicate(timeout=60)
     assert process.returncode == 143
     assert said.count("stopped by SIGTERM after step") == 1, "the first process speaks for all"
-    assert checkpoint.load(tmp_path / "run" / "checkpoints" / "last.ckpt")["global_step"] % 3 == 1, "a logged step"
+    assert load_checkpoint(tmp_path / "run" / "checkpoints" / "last.ckpt")["global_step"] % 3 == 1, "a logged step"
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="nothing says which process started which")

@@ -11,13 +11,15 @@ from PIL import Image
 from rich.console import Console
 from torch import nn
 
-from glf import checkpoint, result, rundir
+from glf import rundir
+from glf.checkpoint import load_checkpoint, save_checkpoint
 from glf.config.training import PretrainConfig
 from glf.data.sources import load
 from glf.nn.backbone import Backbone
 from glf.nn.features import extract
 from glf.nn.prior import prior_rows
 from glf.nn.weights import save_backbone
+from glf.result import read_result, update_result
 from glf.train.callbacks import RunLog
 from glf.train.run import pretrain
 from machine import files_up_to, on_a_small_disk
@@ -26,7 +28,7 @@ LIMIT = 50_000  # bytes of a file
 
 
 def write_checkpoint(folder: Path) -> None:
-    checkpoint.save({"x": torch.zeros(100, 1000), "y": [torch.zeros(10)] * 50}, folder / "a.ckpt")
+    save_checkpoint({"x": torch.zeros(100, 1000), "y": [torch.zeros(10)] * 50}, folder / "a.ckpt")
 
 
 def write_backbone(folder: Path) -> None:
@@ -34,7 +36,7 @@ def write_backbone(folder: Path) -> None:
 
 
 def write_result(folder: Path) -> None:
-    result.update(folder, numbers=list(range(LIMIT)))
+    update_result(folder, numbers=list(range(LIMIT)))
 
 
 def write_features(folder: Path) -> None:
@@ -42,7 +44,7 @@ def write_features(folder: Path) -> None:
 
 
 WRITERS = {
-    "checkpoint": (write_checkpoint, "go on with --resume"),
+    "checkpoint": (write_checkpoint, "continue with --resume"),
     "backbone": (write_backbone, "make room there"),
     "result": (write_result, "make room there"),
     "features": (write_features, "make room there"),
@@ -53,7 +55,7 @@ WRITERS = {
 def test_what_was_there_stays_and_nothing_half_written_is_left(name: str, tmp_path: Path) -> None:
     write, advice = WRITERS[name]
     (tmp_path / "a.ckpt").write_bytes(b"the one before")
-    (tmp_path / "result.json").write_text('{"schema": 1}')
+    (tmp_path / "result.json").write_text('{"schema": 2}')
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with files_up_to(LIMIT), pytest.raises(OSError, match=r"could not be written \(File too large\)") as error:
         write(tmp_path)
@@ -127,32 +129,32 @@ def test_a_run_ends_in_one_line_and_goes_on_when_there_is_room(
     assert "\n" not in str(error.value)
     assert "intact: make room there" in str(error.value)
     out = tmp_path / "full"
-    assert checkpoint.load(out / rundir.LAST)["epoch"] == 0
+    assert load_checkpoint(out / rundir.LAST)["epoch"] == 0
     assert not [path for path in out.rglob(".*") if path.is_file()], "neither half a checkpoint nor a lock"
     small_run(out=out, resume=True, epochs=2)
-    assert checkpoint.load(out / rundir.LAST)["epoch"] == 1
-    assert result.read(out)["training"]["val/rank"] > 0
+    assert load_checkpoint(out / rundir.LAST)["epoch"] == 1
+    assert read_result(out)["training"]["val/rank"] > 0
 
 
 SMALL_DISK = """
 import sys
 from pathlib import Path
 import numpy as np, torch
-from glf import checkpoint
+from glf.checkpoint import load_checkpoint, save_checkpoint
 from glf.data.sources import load
 from glf.nn.features import extract
 
 disk = Path(sys.argv[1])
-checkpoint.save({"n": 1}, disk / "a.ckpt")
+save_checkpoint({"n": 1}, disk / "a.ckpt")
 for write in (
-    lambda: checkpoint.save({"x": torch.randn(1000, 1000), "y": [torch.randn(1000)] * 9}, disk / "a.ckpt"),
+    lambda: save_checkpoint({"x": torch.randn(1000, 1000), "y": [torch.randn(1000)] * 9}, disk / "a.ckpt"),
     lambda: extract(torch.nn.Flatten(), load("fashion-mini"), cache=disk),
 ):
     try:
         write()
     except OSError as error:
         print(error)
-print(checkpoint.load(disk / "a.ckpt")["n"], [path.name for path in disk.iterdir()])
+print(load_checkpoint(disk / "a.ckpt")["n"], [path.name for path in disk.iterdir()])
 """
 
 
@@ -160,6 +162,6 @@ def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
     """torch's writer raises its own error there, and a memory map would end the process by a signal."""
     (tmp_path / "disk").mkdir()
     saved, extracted, left = on_a_small_disk(SMALL_DISK, tmp_path / "disk", "1m").splitlines()
-    assert "a.ckpt could not be written (No space left on device); the one before it is intact" in saved
+    assert "a.ckpt could not be written (No space left on device); the previous one is intact" in saved
     assert ".npy could not be written (No space left on device): make room there" in extracted
     assert left == "1 ['a.ckpt']"

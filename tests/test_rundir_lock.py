@@ -13,9 +13,12 @@ import lightning as L
 import pytest
 from rich.console import Console
 
-from glf import checkpoint, result, rundir
+from glf import rundir
+from glf.checkpoint import load_checkpoint, save_checkpoint
 from glf.config.training import PretrainConfig
 from glf.files import exclusive_lock
+from glf.result import read_result, update_result
+from glf.runfiles import RESULT
 from glf.train.run import pretrain
 
 HOLD = """
@@ -44,7 +47,7 @@ def begun(out: Path, **settings: Any) -> Path:
     with rundir.create(config) as made:
         assert made == out
         if not config.resume:
-            checkpoint.save({"epoch": 0}, out / rundir.LAST)
+            save_checkpoint({"epoch": 0}, out / rundir.LAST)
     return out
 
 
@@ -86,7 +89,7 @@ def test_the_first_run_is_not_harmed_by_a_second(tmp_path: Path, console: Consol
     assert pretrain(config, console, callbacks=[second])["training"]["val/rank"] > 0
     assert len(second.told) == 2
     assert all(f"process {os.getpid()}" in told for told in second.told)
-    assert checkpoint.load(tmp_path / "run" / rundir.LAST)["epoch"] == 0
+    assert load_checkpoint(tmp_path / "run" / rundir.LAST)["epoch"] == 0
     assert not rundir._lock(tmp_path / "run").exists()
 
 
@@ -96,7 +99,7 @@ def test_a_directory_that_was_made_in_the_meantime_is_not_deleted(tmp_path: Path
     run = begun(tmp_path / "run")
     with pytest.raises(ValueError, match="was made by another run in the meantime"), rundir.create(slower):
         pass
-    assert checkpoint.load(run / rundir.LAST)["epoch"] == 0
+    assert load_checkpoint(run / rundir.LAST)["epoch"] == 0
 
 
 def test_overwriting_deletes_everything_and_the_configuration_last(
@@ -135,12 +138,12 @@ def test_a_resumed_run_removes_what_a_kill_left(tmp_path: Path) -> None:
 def test_two_that_add_to_a_result_at_once_lose_nothing(tmp_path: Path) -> None:
     def add(name: str) -> None:
         for i in range(5):
-            result.update(tmp_path, **{f"{name}{i}": i})
+            update_result(tmp_path, **{f"{name}{i}": i})
 
     threads = [threading.Thread(target=add, args=(name,)) for name in "abc"]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert len(result.read(tmp_path)) == 1 + 15
-    assert [path.name for path in tmp_path.iterdir()] == [result.FILE]
+    assert len(read_result(tmp_path)) == 1 + 15
+    assert [path.name for path in tmp_path.iterdir()] == [RESULT]

@@ -21,7 +21,8 @@ from glf.data.sources import load
 from glf.evaluation.suite import evaluate
 from glf.nn.backbone import Backbone
 from glf.nn.pretrained import pretrained
-from glf.nn.weights import FILE, load_backbone, save_backbone
+from glf.nn.weights import load_backbone, save_backbone
+from glf.runfiles import BACKBONE
 from glf.train.run import pretrain
 
 Run = Callable[..., Path]
@@ -89,7 +90,7 @@ def test_a_checkpoint_to_go_on_from(kind: str, harmful: Harmful, console: Consol
     run = tmp_path / "run"
     rundir.write(run / rundir.CONFIG, PretrainConfig(out=run))
     (run / rundir.LAST).parent.mkdir()
-    KINDS[kind]({"glf_schema": 1, "state_dict": {}, "callbacks": harmful}, run / rundir.LAST)
+    KINDS[kind]({"glf_schema": 2, "state_dict": {}, "callbacks": harmful}, run / rundir.LAST)
     with pytest.raises(ValueError, match="cannot be read as a checkpoint"):
         pretrain(PretrainConfig(out=run, resume=True), console)
 
@@ -117,7 +118,7 @@ def test_priors(harmful: Harmful, small_run: Run, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no single array"):
         small_run(method="simclr+lpm", prior=f"file:{tmp_path / 'c.npz'}")
     (tmp_path / "other").mkdir()
-    torch.save({"conv1.weight": harmful}, tmp_path / "other" / FILE)
+    torch.save({"conv1.weight": harmful}, tmp_path / "other" / BACKBONE)
     with pytest.raises(ValueError, match="is no safetensors file"):
         small_run(method="simclr+lpm", prior=f"run:{tmp_path / 'other'}")
 
@@ -125,8 +126,8 @@ def test_priors(harmful: Harmful, small_run: Run, tmp_path: Path) -> None:
 def test_what_is_judged(harmful: Harmful, console: Console, tmp_path: Path) -> None:
     run = tmp_path / "run"
     rundir.write(run / rundir.CONFIG, PretrainConfig(out=run))
-    torch.save({"conv1.weight": harmful}, run / FILE)
-    for spec in (run, run / FILE):
+    torch.save({"conv1.weight": harmful}, run / BACKBONE)
+    for spec in (run, run / BACKBONE):
         with pytest.raises(ValueError, match="is no safetensors file"):
             evaluate(EvaluateConfig(run=spec, data="fashion-mini", out=tmp_path / "out"), console)
 

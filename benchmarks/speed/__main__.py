@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from glf import result
+from glf.result import provenance
 from speed import augmentation, judging, loops, pairs, pictures
 from speed.curves import draw
 from speed.timing import ROOT, Row
@@ -44,11 +44,11 @@ def main() -> None:
             rows, curves = part()
             show(rows)
             found["parts"][name] = [row.to_dict() for row in rows]
-            found["times"][name] = result.provenance()["time"]
+            found["times"][name] = provenance()["time"]
             found["curves"] |= curves
     about = {"images": Path(options.images).name, "photos": Path(options.photos or "embedded").name}
     how = f"make bench IMAGES={about['images']} PHOTOS={about['photos']}" if options.photos else "make bench"
-    found |= {**about, **result.provenance(), "command": how}
+    found |= {**about, **provenance(), "command": how}
     OUT.write_text(json.dumps(found, indent=1) + "\n")
     draw(found["curves"], OUT.with_suffix(".svg"))
     PAGE.write_text(page(found))

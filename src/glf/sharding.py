@@ -6,7 +6,7 @@ from glf.config.inference import ShardConfig
 from glf.data import sources
 from glf.data.image_cache import cache_root
 from glf.data.shards.index import ShardIndex
-from glf.data.shards.write import described, write_shards
+from glf.data.shards.write import plan_shards, write_shards
 from glf.device import torch_device
 from glf.nn.prior import check_prior, prior_rows
 
@@ -37,7 +37,7 @@ def shard(config: ShardConfig, console: Console | None = None) -> ShardIndex:
             download=config.download,
             device=torch_device(config.device),
         )
-    plan = described(
+    plan = plan_shards(
         images,
         split=config.split,
         per_shard=config.per_shard,

@@ -13,7 +13,8 @@ import torch
 from rich.console import Console
 from torch.utils.data import DataLoader
 
-from glf import checkpoint, rundir
+from glf import rundir
+from glf.checkpoint import load_checkpoint
 from glf.cli import main
 from glf.config.training import AdcOptions, PretrainConfig
 from glf.constrain.contrast import LogPartition
@@ -148,7 +149,7 @@ def test_lost_weights_are_not_saved_in_the_middle_of_an_epoch(small_run: Run, tm
     """Saved after every step, and the doctor would come at the thousandth."""
     with pytest.raises(UnhealthyRunError, match="not finite"):
         small_run(**{**SMALL, "log_every": 1000}, method="simclr", lr=1e8, save_minutes=0.0)
-    saved = checkpoint.load(tmp_path / "run" / rundir.LAST)
+    saved = load_checkpoint(tmp_path / "run" / rundir.LAST)
     assert saved["global_step"] >= 1
     assert all(value.isfinite().all() for value in saved["state_dict"].values() if isinstance(value, torch.Tensor))
 
@@ -283,7 +284,7 @@ def test_stop_when_sick_and_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureF
     said = " ".join(capsys.readouterr().err.split())
     assert "stopped at step 5: dead term since step 1; start anew with --overwrite" in said
     assert f"or go on from the last checkpoint with glf pretrain --resume --out {run}" in said
-    assert checkpoint.load(run / rundir.LAST)["global_step"] == 4
+    assert load_checkpoint(run / rundir.LAST)["global_step"] == 4
     assert not (run / "result.json").exists()
     assert ended("doctor", str(run)) == 1
     said = " ".join(capsys.readouterr().out.split())

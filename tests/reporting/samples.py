@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from glf import result
+from glf.result import RESULT_SCHEMA, update_result
 
 HARMFUL = "<script>alert(1)</script>"
 QUOTED = 'it\'s "quoted" & odd'
@@ -48,7 +48,7 @@ def a_run(path: Path, name: str = "photos", classes: tuple[str, str] = ("cat", "
         **changed,
     }
     path.mkdir(parents=True)
-    result.update(path, **content)
+    update_result(path, **content)
     (path / "metrics.jsonl").write_text(
         '{"step": 1, "loss": 5.0, "align/cosine": 2.0, "constrain/dcm": 3.0, "share/constrain/dcm": 0.25}\n'
         '{"step": 2, "loss": 4.0, "align/cosine": 1.0, "constrain/dcm": NaN, "val/knn": 0.5}\n'
@@ -70,7 +70,7 @@ def _artifacts(folder: Path, classes: tuple[str, str]) -> None:
 
     sheet = {"count": 4, "columns": 2, "side": 8}
     content = {
-        "schema": result.SCHEMA,
+        "schema": RESULT_SCHEMA,
         "split": "test",
         "columns": {
             "trained": {"spectrum": [0.7, 0.3], "similarity": {"same": [0, 0.25, 0.75], "different": [0, 1, 0]}},
@@ -96,14 +96,14 @@ VALUES = {"none": (0.50, 0.52, 0.51), "0.1": (0.52, 0.542, 0.528), "1": (0.51, 0
 def a_comparison(path: Path, **changed: Any) -> Path:
     """A comparison over a setting, with the map of its base."""
     runs = [
-        {"data": "d", "method": "simclr", "variant": variant, "seed": seed, "place": f"d/simclr/{variant}/{seed}",
+        {"data": "d", "method": "simclr", "variant": variant, "seed": seed, "path": f"d/simclr/{variant}/{seed}",
          "values": {"linear": value, "knn5": value / 2}, "machine": {"processor": "P", "cores": 2}}
         for variant, values in VALUES.items()
         for seed, value in enumerate(values)
     ]  # fmt: skip
     how = {"protocols": {"linear": "linear probe", "knn5": "5-nn"}, "test": 9, "train": 99, "split": "test"}
     content = {
-        "schema": result.SCHEMA,
+        "schema": RESULT_SCHEMA,
         "title": "The weight of <DCM>",
         "finding": "",
         "methods": ["simclr"],
@@ -113,7 +113,7 @@ def a_comparison(path: Path, **changed: Any) -> Path:
         "runs": runs,
         "references": {"d": {"pixels": {"0": {"linear": 0.25}}}},
         "failed": {"d/x/0": "no & no"},
-        "judged": {"d": how},
+        "evaluated": {"d": how},
         "machine": {"processor": "P", "cores": 2},
         "versions": {"torch": "2"},
         "command": "glf compare",

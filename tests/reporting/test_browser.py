@@ -81,9 +81,9 @@ def made(photos: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
         settings={**quick, "epochs": 1, "val_images": 0}, evaluation={"suite": ["knn", "linear"], "probe_epochs": 5},
     )  # fmt: skip
     for cell in study.cells():
-        run = out / "study" / cell.place
+        run = out / "study" / cell.path
         pretrain(replace(study.config(cell), out=run), console)
-        evaluate(study.judged(run, references=cell.variant == "none", artifacts=cell.seed == 0), console)
+        evaluate(study.evaluate_config(run, references=cell.variant == "none", artifacts=cell.seed == 0), console)
     write(study, out / "study", {})  # what glf compare does after every run; its page among it
     write_report(out / "run", out / "run.html")
     return out

@@ -143,10 +143,10 @@ def test_what_cannot_be_shown_is_an_error_that_says_what_to_do(tmp_path: Path) -
         write_report(tmp_path, tmp_path / "page.html")
     run = a_run(tmp_path / "a")
     (run / "artifacts" / "report.json").write_text('{"schema": 99}')
-    with pytest.raises(ValueError, match="schema 99, this version of glf reads 1: make it again"):
+    with pytest.raises(ValueError, match="schema 99, but this version of glf reads schema 2: create it again"):
         write_report(run, tmp_path / "page.html")
     (tmp_path / "compare.json").write_text("{")
-    with pytest.raises(ValueError, match="is no JSON"):
+    with pytest.raises(ValueError, match="is not valid JSON"):
         write_report(tmp_path, tmp_path / "page.html")
 
 

@@ -32,7 +32,7 @@ def content(**changed: Any) -> dict[str, Any]:
     about = {"title": "A <study>", "methods": ["simclr"], "data": ["d"], "base": "none", "failed": {"d/x/0": "no & no"}}
     where = {**HERE, "versions": {"torch": "2"}, "command": "glf compare"}
     how = {"protocols": {"linear": "linear probe", "knn5": "5-nn"}, "test": 9, "train": 99, "split": "test"}
-    return {**about, **where, "judged": {"d": how}, "variants": {"none": {}, "adc": {}}, "runs": runs, **changed}
+    return {**about, **where, "evaluated": {"d": how}, "variants": {"none": {}, "adc": {}}, "runs": runs, **changed}
 
 
 def test_a_table_per_metric_with_the_base_first() -> None:
@@ -80,7 +80,7 @@ def test_an_interval_that_includes_zero_is_no_win(values: dict[int, float]) -> N
 
 
 def test_missing_runs_are_gaps_and_failures_are_listed() -> None:
-    text = markdown(content(runs=[], judged={}))
+    text = markdown(content(runs=[], evaluated={}))
     assert "| simclr | - | - |" in text
     assert "- failed: d/x/0: no & no" in text
 

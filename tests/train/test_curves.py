@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from glf import checkpoint
+from glf.checkpoint import load_checkpoint
 from glf.config.training import PretrainConfig
 from glf.train.run import pretrain
 
@@ -80,7 +80,7 @@ def test_two_processes_have_the_curve_of_one(method: str, two: Path, tmp_path: P
     assert len(expected) == 50
     assert len(set(expected)) == 50, "every step has a loss of its own"
     torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), rtol=1e-6, atol=0)
-    states = [checkpoint.load(run / "checkpoints" / "last.ckpt")["state_dict"] for run in (one, two / method)]
+    states = [load_checkpoint(run / "checkpoints" / "last.ckpt")["state_dict"] for run in (one, two / method)]
     assert states[0].keys() == states[1].keys()
     for name, value in states[0].items():  # queues, prototypes, the teacher
         torch.testing.assert_close(states[1][name], value, rtol=1e-5, atol=1e-7)

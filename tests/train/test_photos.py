@@ -12,7 +12,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from glf import checkpoint, rundir
+from glf import rundir
+from glf.checkpoint import load_checkpoint
 from glf.config.evaluation import EvaluateConfig
 from glf.config.training import PretrainConfig
 from glf.data.files import Entry, Files
@@ -38,7 +39,7 @@ def packs(tmp_path: Path) -> list[Path]:
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = checkpoint.load(run / rundir.LAST)["state_dict"]
+    found: dict[str, torch.Tensor] = load_checkpoint(run / rundir.LAST)["state_dict"]
     return found
 
 

@@ -15,10 +15,10 @@ import torch
 from rich.console import Console
 from torch.utils.data import DataLoader
 
-from glf import checkpoint, rundir
+from glf import rundir
+from glf.checkpoint import load_checkpoint
 from glf.config.training import PretrainConfig
 from glf.data.batches import image_loader
-from glf.train.checkpointing import Stopped
 from glf.train.run import pretrain
 
 SETTINGS = (
@@ -77,10 +77,10 @@ def test_sigterm_saves_in_the_middle_of_an_epoch(method: str, workers: str, tmp_
     assert f"glf pretrain --resume --out {stopped}".encode() in said
     assert b"Traceback" not in said
     assert not (stopped / "result.json").exists()
-    saved = checkpoint.load(stopped / rundir.LAST)["global_step"]
+    saved = load_checkpoint(stopped / rundir.LAST)["global_step"]
     assert saved % 9, f"step {saved} is the end of an epoch"
     subprocess.run(glf("--resume", "--out", stopped), check=True, stdout=subprocess.DEVNULL)
-    a, b = (checkpoint.load(run / rundir.LAST) for run in (whole, stopped))
+    a, b = (load_checkpoint(run / rundir.LAST) for run in (whole, stopped))
     assert a["state_dict"].keys() == b["state_dict"].keys()
     assert all(torch.equal(a["state_dict"][k], b["state_dict"][k]) for k in a["state_dict"])
     assert a["lr_schedulers"] == b["lr_schedulers"]
@@ -102,7 +102,7 @@ def test_ctrl_c_ends_in_one_line_and_the_run_can_go_on(tmp_path: Path) -> None:
     assert b"stopped by SIGINT after step" in stderr
     assert b"--resume" in stderr
     assert b"Traceback" not in stderr
-    assert checkpoint.load(run / rundir.LAST)["global_step"] >= 3
+    assert load_checkpoint(run / rundir.LAST)["global_step"] >= 3
 
 
 def test_a_signal_that_comes_before_the_first_step_is_heard(
@@ -116,9 +116,9 @@ def test_a_signal_that_comes_before_the_first_step_is_heard(
 
     monkeypatch.setattr("glf.data.batches.image_loader", terminated)
     config = PretrainConfig(max_images=320, batch_size=32, epochs=2, val_images=32, device="cpu", out=tmp_path / "run")
-    with pytest.raises(Stopped, match="stopped by SIGTERM after step 1, which is saved; go on with"):
+    with pytest.raises(rundir.Stopped, match="stopped by SIGTERM after step 1, which is saved; go on with"):
         pretrain(config, console)
-    assert checkpoint.load(tmp_path / "run" / rundir.LAST)["global_step"] == 1
+    assert load_checkpoint(tmp_path / "run" / rundir.LAST)["global_step"] == 1
 
 
 def test_a_run_without_a_checkpoint_says_so(tmp_path: Path) -> None:

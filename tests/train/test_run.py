@@ -14,7 +14,8 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from glf import checkpoint, rundir
+from glf import rundir
+from glf.checkpoint import load_checkpoint
 from glf.config.training import AdcOptions, PretrainConfig
 from glf.constrain.target_distribution import TARGET_DISTRIBUTIONS
 from glf.data import sources
@@ -83,7 +84,7 @@ def test_labels_are_asked_for_by_methods_that_learn_from_them(method: str, small
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_prototypes_are_frozen_for_an_epoch(epochs: int, small_run: Run) -> None:
     run = small_run(method="swav", epochs=epochs)
-    weight = checkpoint.load(run / "checkpoints" / "last.ckpt")["state_dict"]["network.prototypes.weight"]
+    weight = load_checkpoint(run / "checkpoints" / "last.ckpt")["state_dict"]["network.prototypes.weight"]
     untouched = torch.allclose(weight.norm(dim=1), torch.ones(len(weight)), atol=1e-6)  # as they are drawn
     assert untouched == (epochs == 1)
 
@@ -116,7 +117,7 @@ def test_what_a_run_leaves_behind(small_run: Run, console: Console) -> None:
     probes = [line for line in lines(run) if "val/knn" in line]
     assert [line["epoch"] for line in probes] == [0, 1, 2]
     assert all(0 <= line["val/knn"] <= 1 and line["val/rank"] > 1 for line in probes)
-    last, best = (checkpoint.load(run / "checkpoints" / f"{name}.ckpt") for name in ("last", "best"))
+    last, best = (load_checkpoint(run / "checkpoints" / f"{name}.ckpt") for name in ("last", "best"))
     assert last["epoch"] == 2
     scores = [line["val/knn"] for line in probes]
     assert best["epoch"] == int(np.argmax(scores))

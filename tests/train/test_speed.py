@@ -11,7 +11,7 @@ import torch
 from test_run import lines
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from glf import checkpoint
+from glf.checkpoint import load_checkpoint
 from glf.train import callbacks
 
 Run = Callable[..., Path]
@@ -64,7 +64,7 @@ def test_compiled_or_not_the_run_is_the_same(small_run: Run, tmp_path: Path, mon
     monkeypatch.setattr(torch, "compile", partial(_traced, torch.compile, asked))
     compiled = small_run(method="byol+adc", compile=True, out=tmp_path / "compiled")
     assert len(asked) == 1
-    states = [checkpoint.load(run / "checkpoints" / "last.ckpt")["state_dict"] for run in (plain, compiled)]
+    states = [load_checkpoint(run / "checkpoints" / "last.ckpt")["state_dict"] for run in (plain, compiled)]
     assert states[0].keys() == states[1].keys()
     for line, other in zip(lines(plain), lines(compiled), strict=True):
         assert line["loss" if "loss" in line else "val/rank"] == pytest.approx(

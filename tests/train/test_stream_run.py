@@ -15,11 +15,12 @@ import pytest
 import torch
 from rich.console import Console
 
-from glf import checkpoint, rundir
+from glf import rundir
+from glf.checkpoint import load_checkpoint
 from glf.cli import main
 from glf.config.inference import ShardConfig
 from glf.config.training import PretrainConfig
-from glf.data.shards.read import PLACE, BrokenShard
+from glf.data.shards.read import SHARD_STRIDE, BrokenShard
 from glf.data.sources import load
 from glf.nn.prior import prior_rows
 from glf.sharding import shard
@@ -65,7 +66,7 @@ class Seen(L.Callback):
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = checkpoint.load(run / rundir.LAST)["state_dict"]
+    found: dict[str, torch.Tensor] = load_checkpoint(run / rundir.LAST)["state_dict"]
     return found
 
 
@@ -75,7 +76,7 @@ def keys(folder: Path) -> dict[int, int]:
     for number, path in enumerate(sorted(folder.glob("*.tar"))):
         with tarfile.open(path) as tar:
             names = [name for name in tar.getnames() if name.endswith(".png")]
-        found |= {number * PLACE + place: int(name.removesuffix(".png")) for place, name in enumerate(names)}
+        found |= {number * SHARD_STRIDE + place: int(name.removesuffix(".png")) for place, name in enumerate(names)}
     return found
 
 
@@ -95,7 +96,7 @@ def test_rows_of_the_prior_are_those_of_the_images(made: Path, settings: Setting
         "name": 0, "key": 0, "images": 160, "train": 140, "val": 10, "skipped": 0, "classes": 0,
     }  # fmt: skip
     assert {"val/knn", "val/rank"} <= set(result["training"])
-    held = {row for batch in seen.batches for row in batch.indices.tolist() if row // PLACE == 7}
+    held = {row for batch in seen.batches for row in batch.indices.tolist() if row // SHARD_STRIDE == 7}
     assert not held, "the last shard is the probe's"
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "prior     pixels: 64 numbers beside every image" in shown
@@ -114,7 +115,7 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_weights(
     pretrain(PretrainConfig(**{**settings, "out": whole}), console)
     with pytest.raises(RuntimeError, match="the power is gone"):
         pretrain(PretrainConfig(**{**settings, "out": stopped, "save_minutes": 0.0}), console, [Seen(until=6)])
-    assert checkpoint.load(stopped / rundir.LAST)["global_step"] == 6, "in the middle of the second epoch"
+    assert load_checkpoint(stopped / rundir.LAST)["global_step"] == 6, "in the middle of the second epoch"
     saved = rundir.saved_config(stopped)
     assert (saved.workers, saved.prior, saved.prior_width) == (2, "pixels", 64)
     pretrain(PretrainConfig(out=stopped, resume=True), console)

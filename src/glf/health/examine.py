@@ -6,9 +6,10 @@ No torch here: whoever has a metrics.jsonl can ask, while the run goes on or aft
 import json
 from pathlib import Path
 
-from glf import result
 from glf.health import rules
 from glf.health.rules import PATIENCE, Finding, Record, Records
+from glf.result import read_result
+from glf.runfiles import RESULT
 
 METRICS = "metrics.jsonl"
 
@@ -53,7 +54,7 @@ def diagnose(run: Path) -> tuple[list[Finding], str]:
     """The findings about a run's directory, and in words what they were judged from."""
     records = read(run)
     steps = sum("loss" in r for r in records)
-    state = "finished" if (run / result.FILE).is_file() and "training" in result.read(run) else "not finished"
+    state = "finished" if (run / RESULT).is_file() and "training" in read_result(run) else "not finished"
     text = f"{steps} logged steps up to step {records[-1]['step']:g}, {state}" if records else "nothing logged yet"
     early = f"; a sickness shows after {PATIENCE}" if steps < PATIENCE else ""
     return examine(records), text + early

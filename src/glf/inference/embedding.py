@@ -2,12 +2,12 @@
 
 from rich.console import Console
 
-from glf import result
 from glf.config.inference import EmbedConfig
 from glf.inference.common import compute_features, open_encoder
 from glf.inference.writers import FeatureTable, check_target, write_table
 from glf.measure.projection import project_2d
 from glf.nn.embedded import Embedded
+from glf.result import write_file
 
 
 def embed(config: EmbedConfig, console: Console | None = None) -> Embedded:
@@ -25,7 +25,7 @@ def embed(config: EmbedConfig, console: Console | None = None) -> Embedded:
     beside = ""
     if found.skipped:
         listed = config.out.with_suffix(".skipped.txt")
-        result.write(listed, "".join(f"{one.line()}\n" for one in found.skipped))
+        write_file(listed, "".join(f"{one.line()}\n" for one in found.skipped))
         beside = f", skipped files in {listed}"
     console.print(f"written   {config.out}{beside}", highlight=False, markup=False, soft_wrap=True)
     return found

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from glf import result
 from glf.files import atomic_write
 from glf.inference.common import write_csv
 from glf.nn.features import write_features
+from glf.result import write_file
 
 BLOCK = 1024  # rows written at a time
 
@@ -49,7 +49,7 @@ def _npy(path: Path, table: FeatureTable) -> None:
     content: dict[str, Any] = {**table.about, "paths": table.paths}
     if table.points is not None:
         content["map"] = table.points.tolist()
-    result.write(path.with_suffix(".json"), json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    write_file(path.with_suffix(".json"), json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     write_features((table.rows[part] for part in _parts(table)), len(table.rows), path)
 
 

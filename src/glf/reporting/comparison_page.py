@@ -5,7 +5,6 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from glf import result
 from glf.reporting.chart import Chart, Point, Series
 from glf.reporting.galleries import Sheets, feature_map
 from glf.reporting.html import Markup, join, tag
@@ -14,6 +13,8 @@ from glf.reporting.run_tables import table
 from glf.reporting.sections import Section, charts
 from glf.reporting.study_tables import METRICS, Delta, about, cells, deltas, spread
 from glf.reporting.svg import COLOURS, figure
+from glf.result import read_result
+from glf.runfiles import RESULT
 
 MAPS = 24  # side by side at most
 
@@ -192,10 +193,10 @@ def _maps(folder: Path, content: dict[str, Any], sheets: Sheets) -> Markup | Non
     drawn: list[Markup] = []
     names: dict[str, int] = {}
     for one in sorted(content["runs"], key=lambda one: content["methods"].index(one["method"])):
-        path = folder / one["place"] if "place" in one and one["seed"] == seeds[0] else None
-        if path is None or not (path / result.FILE).is_file() or len(drawn) == MAPS:
+        path = folder / one["path"] if "path" in one and one["seed"] == seeds[0] else None
+        if path is None or not (path / RESULT).is_file() or len(drawn) == MAPS:
             continue
-        run = Run(path, result.read(path))
+        run = Run(path, read_result(path))
         if (shown := feature_map(run, sheets)) is not None:
             names |= {name: group for group, name in enumerate(run.artifacts["map"]["groups"])}
             title = one["method"] if one["variant"] == content["base"] else f"{one['method']} + {one['variant']}"

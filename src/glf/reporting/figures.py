@@ -8,13 +8,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from glf import result
 from glf.reporting import run_charts
 from glf.reporting.chart import Chart, Point, Series
 from glf.reporting.comparison_page import forests, sensitivity
 from glf.reporting.load import Run
 from glf.reporting.study_tables import deltas, markdown
 from glf.reporting.svg import standalone, svg
+from glf.result import write_file
 
 Row = list[Any]
 
@@ -45,7 +45,7 @@ def write_comparison(folder: Path, content: dict[str, Any]) -> None:
     rows = [[*one[:5], *one.found, one.found.shown] for one in deltas(content)]
     head = ["data", "metric", "method", "variant", "mean", "difference", "low", "high", "pairs", "shown"]
     _numbers(folder / "differences", head, rows)
-    result.write(folder / "table.md", markdown(content))
+    write_file(folder / "table.md", markdown(content))
 
 
 def write_charts(folder: Path, drawn: list[Chart]) -> None:
@@ -53,10 +53,10 @@ def write_charts(folder: Path, drawn: list[Chart]) -> None:
     for chart in drawn:
         if chart.points():
             path = folder / re.sub(r"[^\w.-]+", "-", chart.key)
-            result.write(path.with_name(f"{path.name}.svg"), drawing(chart))
+            write_file(path.with_name(f"{path.name}.svg"), drawing(chart))
             _picture(chart, path.with_name(f"{path.name}.png"))
             rows = [[one.name, p.x, p.y, p.low, p.high] for one in chart.series for p in one.points]
-            result.write(path.with_name(f"{path.name}.csv"), _csv(["series", "x", "y", "low", "high"], rows))
+            write_file(path.with_name(f"{path.name}.csv"), _csv(["series", "x", "y", "low", "high"], rows))
 
 
 def drawing(chart: Chart) -> str:
@@ -116,13 +116,13 @@ def _picture(chart: Chart, path: Path) -> None:
         axes.legend(fontsize=6)
     picture = io.BytesIO()
     figure.savefig(picture, format="png")
-    result.write(path, picture.getvalue())
+    write_file(path, picture.getvalue())
 
 
 def _numbers(path: Path, head: list[str], rows: list[Row]) -> None:
-    result.write(path.with_suffix(".csv"), _csv(head, rows))
+    write_file(path.with_suffix(".csv"), _csv(head, rows))
     as_objects = [dict(zip(head, row, strict=True)) for row in rows]
-    result.write(path.with_suffix(".json"), json.dumps(as_objects, indent=1) + "\n")
+    write_file(path.with_suffix(".json"), json.dumps(as_objects, indent=1) + "\n")
 
 
 def _csv(head: list[str], rows: list[Row]) -> str:

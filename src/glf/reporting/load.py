@@ -8,7 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from glf import result
+from glf.result import load_json, read_result
+from glf.runfiles import RESULT
 
 METRICS, ARTIFACTS, SHOWN = "metrics.jsonl", "artifacts", "report.json"
 COMPARISON = "compare.json"
@@ -66,7 +67,7 @@ class Run:
         path = self.path / ARTIFACTS / SHOWN
         if not self.evaluation or not path.is_file():
             return {}
-        return result.load(path)
+        return load_json(path)
 
     def sheet(self, name: str) -> str | None:
         """A sheet of thumbnails as an address that needs no network."""
@@ -77,15 +78,13 @@ class Run:
 def find(place: Path) -> tuple[list[Run], list[tuple[Path, dict[str, Any]]]]:
     """The runs below a directory, and the comparisons; the runs of a comparison are its own."""
     if not place.is_dir():
-        raise FileNotFoundError(f"no run below {place} (a run holds {result.FILE}): is the path right?")
+        raise FileNotFoundError(f"no run below {place} (a run holds {RESULT}): is the path right?")
     compared = [path.parent for path in sorted(place.rglob(COMPARISON))]
     alone = sorted(
         path.parent
-        for path in place.rglob(result.FILE)
+        for path in place.rglob(RESULT)
         if not any(folder == path.parent or folder in path.parent.parents for folder in compared)
     )
     if not alone and not compared:
-        raise FileNotFoundError(f"no run below {place} (a run holds {result.FILE}): glf pretrain makes one")
-    return [Run(path, result.read(path)) for path in alone], [
-        (path, result.load(path / COMPARISON)) for path in compared
-    ]
+        raise FileNotFoundError(f"no run below {place} (a run holds {RESULT}): glf pretrain makes one")
+    return [Run(path, read_result(path)) for path in alone], [(path, load_json(path / COMPARISON)) for path in compared]

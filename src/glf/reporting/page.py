@@ -6,7 +6,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from glf import result
 from glf.reporting import comparison_page, sections
 from glf.reporting.chart import Chart, Series, curve
 from glf.reporting.figures import write_comparison, write_run
@@ -16,6 +15,7 @@ from glf.reporting.load import Run, find
 from glf.reporting.run_tables import table
 from glf.reporting.svg import figure
 from glf.reporting.verdict import CHIEF, verdict
+from glf.result import write_file
 
 WITH_PICTURES = 12  # runs on a page that have their galleries; of more, each has its own page
 CURVES = 10  # runs in one chart
@@ -31,7 +31,7 @@ def write_report(place: Path, out: Path, figures: Path | None = None) -> int:
     else:
         title = f"{len(runs)} runs" + (f" and {len(compared)} comparisons" if compared else "")
         body = _together(title, runs, compared, sheets)
-    result.write(out, document(title, body, sheets.style()))
+    write_file(out, document(title, body, sheets.style()))
     if figures is not None:
         for run in runs:
             write_run(figures / run.name if many else figures, run)

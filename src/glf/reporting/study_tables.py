@@ -162,7 +162,7 @@ def about(content: dict[str, Any]) -> str:
         " have, which share initial weights, batches and augmentations, with its 95 % t-interval. An interval that"
         " includes zero, or fewer than three pairs, show nothing."
         f" `{content['command']}`; {' and '.join(machines)}; torch {content['versions']['torch']}."
-        f"{''.join(_judged(data, how) for data, how in content['judged'].items())}"
+        f"{''.join(_judged(data, how) for data, how in content['evaluated'].items())}"
     )
 
 

@@ -1,6 +1,8 @@
-"""The samples of one consumer in the order in which an epoch takes them: a function of seed, epoch and its number."""
-# MERGED DOCS:
-# | """Batches of a stream: which worker reads which, and how the epoch is gone on with in its middle."""
+"""Batches from shards: assignment of shards to workers, shuffling, and exact resuming within an epoch.
+
+Every batch is a function of seed, epoch, number of processes and number of workers. A stream that starts at batch k of
+an epoch gives the same batches as an uninterrupted one.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count, islice
@@ -14,17 +16,17 @@ from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 from glf.data.batches import ignore_signals, room, to_tensor
 from glf.data.decode import quiet
 from glf.data.images import Skipped, WorkerError
-from glf.data.shards.read import BrokenShard, Sample, read_samples
-from glf.data.shards.stream import Read, ShardStream, why_skipped
+from glf.data.shards.read import BrokenShard, DecodedSample, ShardSample, ShardStream, read_samples, skipped_sample
 from glf.files import RESUME_ADVICE, explain_full_disk, printable
 from glf.types import Batch
 
 
-class WorkerSampleStream(Iterator[Sample]):
-    """Never ends: when the shards of a pass have been read, another permutation of all of them is dealt out.
+class WorkerSampleStream(Iterator[ShardSample]):
+    """Endless, shuffled samples of one worker: a function of seed, epoch and worker number.
 
-    A sample waits among ``shuffle`` others, of which one is drawn whenever the next is read. Every sample of a pass
-    comes once before the first one of the next pass.
+    In each pass over the data, a permutation of all shards is dealt out to the workers. A worker keeps a buffer of
+    ``shuffle`` samples; for each sample it reads, it yields a random one from the buffer. Every sample of a pass is
+    yielded once before the first sample of the next pass.
     """
 
     def __init__(
@@ -33,66 +35,65 @@ class WorkerSampleStream(Iterator[Sample]):
         *,
         seed: int,
         epoch: int,
-        number: int,
-        of: int,
+        worker: int,
+        workers: int,
         shuffle: int,
-        note: Callable[[Skipped], None],
+        on_skip: Callable[[Skipped], None],
     ) -> None:
-        self.urls, self.seed, self.epoch, self.number, self.of = urls, seed, epoch, number, of
-        self.shuffle, self.note = shuffle, note
-        self.waiting: list[Sample] = []
-        self._mixed = self._mix()
+        self.urls, self.seed, self.epoch, self.worker, self.workers = urls, seed, epoch, worker, workers
+        self.shuffle, self.on_skip = shuffle, on_skip
+        self.buffer: list[ShardSample] = []
+        self._shuffled = self._shuffle()
 
-    def __next__(self) -> Sample:
-        return next(self._mixed)
+    def __next__(self) -> ShardSample:
+        return next(self._shuffled)
 
     def shards(self, turn: int) -> list[int]:
-        """The shards of this consumer in a pass; all consumers together have each of them once."""
+        """Numbers of this worker's shards in a pass; each shard goes to exactly one of all workers."""
         order = np.random.default_rng([self.seed, self.epoch, turn, 0]).permutation(len(self.urls))
-        dealt: list[int] = order[self.number :: self.of].tolist()
+        dealt: list[int] = order[self.worker :: self.workers].tolist()
         return dealt
 
-    def _mix(self) -> Iterator[Sample]:
-        draws = np.random.default_rng([self.seed, self.epoch, self.number, 1])
-        waiting = self.waiting
+    def _shuffle(self) -> Iterator[ShardSample]:
+        rng = np.random.default_rng([self.seed, self.epoch, self.worker, 1])
+        buffer = self.buffer
+
+        def pop_random() -> ShardSample:
+            i = int(rng.integers(len(buffer)))
+            buffer[i], buffer[-1] = buffer[-1], buffer[i]
+            return buffer.pop()
+
         for turn in count():
             for sample in self._read(turn):
-                waiting.append(sample)
-                if len(waiting) > self.shuffle:
-                    yield _taken(waiting, draws)
-            while waiting:
-                yield _taken(waiting, draws)
+                buffer.append(sample)
+                if len(buffer) > self.shuffle:
+                    yield pop_random()
+            while buffer:
+                yield pop_random()
 
-    def _read(self, turn: int) -> Iterator[Sample]:
-        found, last = 0, ""
+    def _read(self, turn: int) -> Iterator[ShardSample]:
+        images, url = 0, ""
         for number in self.shards(turn):
-            last = self.urls[number]
-            for sample in read_samples(last, number):
+            url = self.urls[number]
+            for sample in read_samples(url, number):
                 if isinstance(sample, Skipped):
-                    self.note(sample)
+                    self.on_skip(sample)
                     continue
-                found += 1
+                images += 1
                 yield sample
-        if not found:
-            raise BrokenShard(f"no images in any of the shards that one worker reads, the last {printable(last)}")
+        if not images:
+            raise BrokenShard(f"no images in any of the shards of one worker, the last of them {printable(url)}")
 
 
-def _taken(waiting: list[Sample], draws: np.random.Generator) -> Sample:
-    """One of those that wait; the last one takes its place."""
-    at = int(draws.integers(len(waiting)))
-    waiting[at], waiting[-1] = waiting[-1], waiting[at]
-    return waiting.pop()
-
-
-class Step(NamedTuple):
-    """Asks a worker for one batch."""
+class BatchRequest(NamedTuple):
+    """Tells a worker which batch to load."""
 
     epoch: int
     batch: int
 
 
-class StreamSteps(Sampler[Step]):
-    """The steps of one epoch, as many for every process. They tell the workers which epoch it is."""
+class StreamSampler(Sampler[BatchRequest]):
+    """The batch requests of one epoch; every process has the same number of batches."""
 
     def __init__(self, images: int, batch_size: int) -> None:
         if batch_size > images:
@@ -105,137 +106,139 @@ class StreamSteps(Sampler[Step]):
         self.epoch = epoch
 
     def begin(self, epoch: int, batch: int) -> None:
-        """The next epoch that is iterated over begins with this batch of it; those that follow, with their first."""
+        """Start the next iteration at this batch of this epoch; later epochs start at their first batch."""
         if not 0 <= batch <= len(self):
-            raise ValueError(f"an epoch of {len(self)} batches cannot begin with batch {batch}")
+            raise ValueError(f"an epoch of {len(self)} batches cannot start at batch {batch}")
         self.epoch, self.first = epoch, batch
 
     def __len__(self) -> int:
         return self.images // self.batch_size
 
-    def __iter__(self) -> Iterator[Step]:
-        first, self.first = self.first, 0  # with the first step: torch makes two iterators of it, and uses one
+    def __iter__(self) -> Iterator[BatchRequest]:
+        # A generator: this runs at the first request. torch creates two iterators and uses one of them.
+        first, self.first = self.first, 0
         for batch in range(first, len(self)):
-            yield Step(self.epoch, batch)
+            yield BatchRequest(self.epoch, batch)
 
 
-class StreamReader(Dataset[Batch]):
-    """Whole batches of one process. Batch b comes from lane b modulo workers, of which this process has as many.
+class StreamDataset(Dataset[Batch]):
+    """Whole batches of one process. Batch b is loaded by worker b modulo the number of workers.
 
-    That is also how torch deals out the steps of an epoch, so a worker reads one lane from its start to its end; or,
-    when an epoch begins in its middle, passes over the samples of the batches before, without decoding them. A sample
-    that cannot be decoded does not make others move up, or one would have to know of it for that: another one that
-    waits in the worker takes its place, and comes a second time later.
+    torch deals out the requests of an epoch in the same way, so a worker reads one sample stream from start to end.
+    When an epoch starts in the middle, a worker skips the samples of earlier batches without decoding them. An
+    undecodable sample is replaced by another one from the shuffle buffer (which is then seen twice), so later batches
+    are unchanged and resuming stays exact.
     """
 
     def __init__(
         self,
         stream: ShardStream,
         *,
-        share: int,
+        batch_size: int,  # of this process
         seed: int,
         shuffle: int,
         rank: int,
         world: int,
         prior: bool,
-        skipped: Path | None,
+        skipped_file: Path | None,
     ) -> None:
-        self.stream, self.share, self.seed, self.shuffle = stream, share, seed, shuffle
-        self.rank, self.world, self.prior, self.skipped = rank, world, prior, skipped
-        self.lane: WorkerSampleStream | None = None
-        self.next: Step | None = None
+        self.stream, self.batch_size, self.seed, self.shuffle = stream, batch_size, seed, shuffle
+        self.rank, self.world, self.prior, self.skipped_file = rank, world, prior, skipped_file
+        self.samples: WorkerSampleStream | None = None
+        self.expected: BatchRequest | None = None  # the request that continues the current sample stream
         self.noted: set[str] = set()
 
-    def __getitem__(self, step: Step) -> Batch:
+    def __getitem__(self, request: BatchRequest) -> Batch:
         info = get_worker_info()
         workers = info.num_workers if info is not None else 1
-        if self.lane is None or step != self.next:
-            self.lane = self._lane(step, workers)
-        self.next = Step(step.epoch, step.batch + workers)
+        if self.samples is None or request != self.expected:
+            self.samples = self._start(request, workers)
+        self.expected = BatchRequest(request.epoch, request.batch + workers)
         with quiet():
-            found = self._full([self._read(sample) for sample in islice(self.lane, self.share)], self.lane, step)
-        rows, reads = zip(*found, strict=True)
+            decoded = [self._decode(sample) for sample in islice(self.samples, self.batch_size)]
+            numbers, samples = zip(*self._filled(decoded, self.samples, request), strict=True)
         return Batch(
-            images=to_tensor(np.stack([one.pixels for one in reads])),
-            target=torch.tensor([one.target for one in reads]),
-            indices=torch.tensor(rows),
-            prior=torch.from_numpy(np.stack([one.prior for one in reads])) if self.prior else None,
+            images=to_tensor(np.stack([sample.pixels for sample in samples])),
+            target=torch.tensor([sample.target for sample in samples]),
+            indices=torch.tensor(numbers),
+            prior=torch.from_numpy(np.stack([sample.prior for sample in samples])) if self.prior else None,
         )
 
-    def _lane(self, step: Step, workers: int) -> WorkerSampleStream:
-        number = self.rank * workers + step.batch % workers
-        lane = WorkerSampleStream(
+    def _start(self, request: BatchRequest, workers: int) -> WorkerSampleStream:
+        """The sample stream that loads this batch, advanced to its first sample."""
+        samples = WorkerSampleStream(
             self.stream.urls,
             seed=self.seed,
-            epoch=step.epoch,
-            number=number,
-            of=self.world * workers,
+            epoch=request.epoch,
+            worker=self.rank * workers + request.batch % workers,
+            workers=self.world * workers,
             shuffle=self.shuffle,
-            note=self._note,
+            on_skip=self._note,
         )
-        for _ in islice(lane, step.batch // workers * self.share):
+        for _ in islice(samples, request.batch // workers * self.batch_size):
             pass
-        return lane
+        return samples
 
-    def _full(
-        self, found: list[tuple[int, Read] | None], lane: WorkerSampleStream, step: Step
-    ) -> list[tuple[int, Read]]:
-        """The batch with others in the place of what could not be read."""
-        good = [one for one in found if one is not None]
-        if len(good) == self.share:
-            return good
-        draws = np.random.default_rng([self.seed, step.epoch, step.batch, self.rank, 2])
-        spare = (self._read(lane.waiting[at]) for at in draws.permutation(len(lane.waiting)))
-        good += islice((one for one in spare if one is not None), self.share - len(good))
-        if not good:
-            raise BrokenShard(
-                f"none of {self.share + len(lane.waiting)} images in a row could be read (see skipped.txt): leave out"
-                " the shards that they are in, or raise --shuffle"
-            )
-        return [good[i % len(good)] for i in range(self.share)]  # twice in one batch, if there is nothing else
-
-    def _read(self, sample: Sample) -> tuple[int, Read] | None:
+    def _decode(self, sample: ShardSample) -> tuple[int, DecodedSample] | None:
         try:
-            return sample.row, self.stream.read(sample, prior=self.prior)
+            return sample.number, self.stream.decode(sample, prior=self.prior)
         except Exception as error:  # PIL's plugins raise almost anything on a broken file
-            self._note(why_skipped(sample, error))
+            self._note(skipped_sample(sample, error))
             return None
 
-    def _note(self, one: Skipped) -> None:
-        """Into the run's skipped.txt, once: a whole line at the end of it, whoever else is writing."""
-        if self.skipped is None:
+    def _filled(
+        self, decoded: list[tuple[int, DecodedSample] | None], samples: WorkerSampleStream, request: BatchRequest
+    ) -> list[tuple[int, DecodedSample]]:
+        """The batch with undecodable samples replaced by others from the shuffle buffer."""
+        good = [one for one in decoded if one is not None]
+        if len(good) == self.batch_size:
+            return good
+        rng = np.random.default_rng([self.seed, request.epoch, request.batch, self.rank, 2])
+        spare = (self._decode(samples.buffer[i]) for i in rng.permutation(len(samples.buffer)))
+        good += islice((one for one in spare if one is not None), self.batch_size - len(good))
+        if not good:
+            raise BrokenShard(
+                f"none of {self.batch_size + len(samples.buffer)} consecutive images could be decoded (see"
+                " skipped.txt): leave out their shards, or raise --shuffle"
+            )
+        return [good[i % len(good)] for i in range(self.batch_size)]  # repeated within the batch as a last resort
+
+    def _note(self, skipped: Skipped) -> None:
+        """Append a line to the run's skipped.txt unless it is there; one write, because other workers append too."""
+        if self.skipped_file is None:
             return
-        if not self.noted and self.skipped.exists():
-            self.noted.update(self.skipped.read_text(encoding="utf-8").splitlines())
-        line = one.line()
+        if not self.noted and self.skipped_file.exists():
+            self.noted.update(self.skipped_file.read_text(encoding="utf-8").splitlines())
+        line = skipped.line()
         if line not in self.noted:
             self.noted.add(line)
             try:
-                with explain_full_disk(self.skipped, RESUME_ADVICE), open(self.skipped, "ab") as file:
+                with explain_full_disk(self.skipped_file, RESUME_ADVICE), open(self.skipped_file, "ab") as file:
                     file.write(f"{line}\n".encode("utf-8", "backslashreplace"))
             except OSError as error:
                 raise WorkerError(str(error)) from None
 
 
-def workers_of(stream: ShardStream, workers: int, world: int) -> int:
-    """As many workers as were asked for, or as there are shards for; an error where a process would have none."""
+def usable_workers(stream: ShardStream, workers: int, world: int) -> int:
+    """The number of workers per process, lowered so that each has at least one shard."""
     shards = len(stream.urls)
     if shards < world:
         raise ValueError(
-            f"{shards} shards cannot be shared by {world} processes: write more and smaller ones"
-            " (glf shard --per-shard), or use fewer devices"
+            f"{shards} shards are too few for {world} processes: write more and smaller ones (glf shard --per-shard),"
+            " or use fewer devices"
         )
     return min(workers, shards // world)
 
 
-def stream_loader(
-    reader: StreamReader, steps: StreamSteps, *, workers: int = 0, pin: bool = False
+def stream_dataloader(
+    dataset: StreamDataset, sampler: StreamSampler, *, workers: int = 0, pin: bool = False
 ) -> DataLoader[Batch]:
-    """Batches of raw pixels, with the prior's rows where they are asked for. (See ``loader`` for how many wait.)"""
-    ahead = max(1, min(4, room() // max(1, workers * reader.share * reader.stream.form.nbytes)))
+    """Batches of raw pixels, with prior features if the dataset reads them. Prefetches like ``image_loader``."""
+    batch_bytes = dataset.batch_size * dataset.stream.size.nbytes
+    ahead = max(1, min(4, room() // max(1, workers * batch_bytes)))
     return DataLoader(
-        reader,
-        sampler=steps,
+        dataset,
+        sampler=sampler,
         batch_size=None,
         num_workers=workers,
         pin_memory=pin,

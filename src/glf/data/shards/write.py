@@ -1,4 +1,4 @@
-"""Images -> WebDataset shards: tars of samples, each an image with its label and its row of the prior beside it."""
+"""Write a data set as WebDataset shards. A killed command resumes where it stopped."""
 
 import hashlib
 import io
@@ -16,12 +16,12 @@ from glf.data.lazy import ChangedFile, DecodeOnRead
 from glf.data.shards.index import INDEX_FILE, ShardIndex, ShardPrior, parse_index, shard_name
 from glf.files import atomic_write, exclusive_lock, printable, remove_leftovers
 
-PLAN = "plan.json"  # shards.json goes by this name until all shards are there
-SKIPPED = "skipped.txt"
-GO_ON = "make room there and give the same command again: shards that are whole are kept"
+PLAN_FILE = "plan.json"  # name of shards.json until all shards are written
+SKIPPED_LIST = "skipped.txt"
+RETRY_ADVICE = "free some space there and run the same command again; complete shards are kept"
 
 
-def described(
+def plan_shards(
     images: ImageSet,
     *,
     split: str,
@@ -30,14 +30,14 @@ def described(
     prior: np.ndarray | None = None,
     prior_name: str = "",
 ) -> ShardIndex:
-    """What these images are going to be as shards."""
+    """The index of the shards that ``write_shards`` will write; ``prior`` has one feature vector per image."""
     if per_shard < 1:
-        raise ValueError(f"a shard holds one image at least, got {per_shard}")
+        raise ValueError(f"a shard needs at least one image, got {per_shard}")
     mean, std = statistics(images)
-    note = None
+    stored_prior = None
     if prior is not None:
         digest = hashlib.blake2b(np.ascontiguousarray(prior).data, digest_size=8).hexdigest()
-        note = ShardPrior(name=prior_name, width=prior.shape[1], digest=digest)
+        stored_prior = ShardPrior(name=prior_name, width=prior.shape[1], digest=digest)
     return ShardIndex(
         name=images.name,
         split=split,
@@ -52,7 +52,7 @@ def described(
         std=std,
         classes=images.classes,
         labelled=images.labelled,
-        prior=note,
+        prior=stored_prior,
     )
 
 
@@ -63,96 +63,94 @@ def write_shards(
     *,
     prior: np.ndarray | None = None,
     overwrite: bool = False,
-    progress: bool = True,
+    show_progress: bool = True,
 ) -> int:
-    """Write what is not there yet; returns how many shards that was.
+    """Write the shards that do not exist yet; return their number.
 
-    The images are shuffled over the shards, or folders of classes would become shards of one class. A shard appears
-    whole or not at all, so what a killed command left is good. shards.json comes last.
+    The images are shuffled over all shards, because class folders would otherwise become shards of one class. Each
+    shard is written atomically, so every shard left by a killed command is complete. shards.json is written last.
     """
-    from rich.console import Console  # here, because the command line's help should not wait for it
-    from rich.progress import Progress
+    from glf.ui import progress  # imports rich, which `glf --help` should not wait for
 
     out.mkdir(parents=True, exist_ok=True)
     with exclusive_lock(out / "shards"):
         remove_leftovers(out)
-        _settle(plan, out, overwrite)
-        with atomic_write(out / SKIPPED, GO_ON) as partial:
-            lines = "".join(f"{one.line()}\n" for one in images.skipped)
+        _prepare_folder(plan, out, overwrite)
+        with atomic_write(out / SKIPPED_LIST, RETRY_ADVICE) as partial:
+            lines = "".join(f"{skipped.line()}\n" for skipped in images.skipped)
             partial.write_text(lines, encoding="utf-8", errors="backslashreplace")
         order = np.random.default_rng([plan.seed, 11]).permutation(len(images))
         written = 0
-        hidden = not progress or len(images) <= BAR_FROM
-        with Progress(console=Console(stderr=True), transient=True, disable=hidden) as bar:
+        with progress(show=show_progress and len(images) > BAR_FROM) as bar:
             task = bar.add_task(f"writing {out.name}", total=plan.shards)
             for number in range(plan.shards):
                 path = out / shard_name(number)
                 if not path.exists():
-                    rows = order[number * plan.per_shard : (number + 1) * plan.per_shard]
-                    _write(path, rows, images, prior)
+                    indices = order[number * plan.per_shard : (number + 1) * plan.per_shard]
+                    _write_shard(path, indices, images, prior)
                     written += 1
                 bar.advance(task)
-        if (out / PLAN).exists():
-            os.replace(out / PLAN, out / INDEX_FILE)
+        if (out / PLAN_FILE).exists():
+            os.replace(out / PLAN_FILE, out / INDEX_FILE)
     return written
 
 
-def _settle(plan: ShardIndex, out: Path, overwrite: bool) -> None:
-    """The folder holds this plan, and perhaps shards of it; those of another plan are an error, or deleted if asked."""
-    noted = [path for path in (out / INDEX_FILE, out / PLAN) if path.exists()]
-    if noted and not overwrite:
-        found = parse_index(noted[0].read_text(), str(noted[0]))
-        if found == plan:
+def _prepare_folder(plan: ShardIndex, out: Path, overwrite: bool) -> None:
+    """Make sure that the folder contains this plan and no shards of another one; delete those only on ``overwrite``."""
+    indexes = [path for path in (out / INDEX_FILE, out / PLAN_FILE) if path.exists()]
+    if indexes and not overwrite:
+        existing = parse_index(indexes[0].read_text(), str(indexes[0]))
+        if existing == plan:
             return
-        differing = [n for n, v in vars(plan).items() if getattr(found, n) != v]
+        differing = [name for name, value in vars(plan).items() if getattr(existing, name) != value]
         raise ValueError(
-            f"{out} has shards of another plan ({', '.join(differing)} differ): replace them with --overwrite, "
-            "or choose another --out"
+            f"{out} has shards with other settings ({', '.join(differing)} differ): replace them with --overwrite,"
+            " or choose another --out"
         )
-    ours = [*out.glob("shard-*.tar"), *noted, out / SKIPPED]
+    ours = [*out.glob("shard-*.tar"), *indexes, out / SKIPPED_LIST]
     others = [item for item in out.iterdir() if item not in ours and not item.name.startswith(".")]
-    if not noted and (others or len(ours) > 1):
-        raise ValueError(f"{out} is no folder of shards (no {INDEX_FILE}), and not empty: choose another --out")
-    for path in sorted(ours, key=lambda path: path in noted):  # what says that they are ours goes last
+    if not indexes and (others or len(ours) > 1):
+        raise ValueError(f"{out} is not empty and not a folder of shards (no {INDEX_FILE}): choose another --out")
+    for path in sorted(ours, key=lambda path: path in indexes):  # the index last: it marks the folder as ours
         path.unlink(missing_ok=True)
-    with atomic_write(out / PLAN, GO_ON) as partial:
+    with atomic_write(out / PLAN_FILE, RETRY_ADVICE) as partial:
         partial.write_text(plan.text())
 
 
-def _write(path: Path, rows: np.ndarray, images: ImageSet, prior: np.ndarray | None) -> None:
-    with atomic_write(path, GO_ON) as partial, tarfile.open(partial, "w", format=tarfile.USTAR_FORMAT) as tar:
-        for row in rows.tolist():
-            key = f"{row:09d}"
-            ending, data = _image(images, row)
+def _write_shard(path: Path, indices: np.ndarray, images: ImageSet, prior: np.ndarray | None) -> None:
+    with atomic_write(path, RETRY_ADVICE) as partial, tarfile.open(partial, "w", format=tarfile.USTAR_FORMAT) as tar:
+        for index in indices.tolist():
+            key = f"{index:09d}"
+            ending, data = _encoded(images, index)
             _add(tar, key + ending, data)
-            if images.targets[row] >= 0:
-                _add(tar, f"{key}.cls", str(images.targets[row]).encode())
+            if images.targets[index] >= 0:
+                _add(tar, f"{key}.cls", str(images.targets[index]).encode())
             if prior is not None:
                 file = io.BytesIO()
-                np.save(file, np.asarray(prior[row], dtype=np.float32))
+                np.save(file, np.asarray(prior[index], dtype=np.float32))
                 _add(tar, f"{key}.prior.npy", file.getvalue())
 
 
 def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
-    member = tarfile.TarInfo(name)  # no time and no owner: the same images give the same bytes
+    member = tarfile.TarInfo(name)  # without time and owner, so that the same images give the same bytes
     member.size = len(data)
     tar.addfile(member, io.BytesIO(data))
 
 
-def _image(images: ImageSet, row: int) -> tuple[str, bytes]:
-    """The ending and the bytes: of a file its own, of an array's image a PNG."""
+def _encoded(images: ImageSet, index: int) -> tuple[str, bytes]:
+    """Extension and bytes of an image: an image file as it is, an image of an array as PNG."""
     pixels = images.pixels
     if isinstance(pixels, DecodeOnRead):
-        entry = pixels.files.entries[pixels.rows[row]]
-        return PurePosixPath(entry.name).suffix.lower(), _bytes_of(pixels, row)
-    array = np.asarray(pixels[row])
+        entry = pixels.files.entries[pixels.rows[index]]
+        return PurePosixPath(entry.name).suffix.lower(), _file_bytes(pixels, index)
+    array = np.asarray(pixels[index])
     file = io.BytesIO()
     Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array).save(file, "PNG")
     return ".png", file.getvalue()
 
 
-def _bytes_of(pixels: DecodeOnRead, row: int) -> bytes:
-    entry = pixels.files.entries[pixels.rows[row]]
+def _file_bytes(pixels: DecodeOnRead, index: int) -> bytes:
+    entry = pixels.files.entries[pixels.rows[index]]
     try:
         data = pixels.files.read(entry)
         pixels.files.check_unchanged(entry)
@@ -163,11 +161,11 @@ def _bytes_of(pixels: DecodeOnRead, row: int) -> bytes:
 
 
 def _common_side(images: ImageSet) -> int | None:
-    """The side of the images as they are, if all are squares of it. Headers are read up to the first that differs."""
+    """The original side of the images if all are squares of one size. Reads headers up to the first that differs."""
     height, width = images.size
     if not isinstance(images.pixels, DecodeOnRead) or not images.pixels.form.resized:
         return height if height == width else None
     pixels = images.pixels
-    sizes = (header_size(_bytes_of(pixels, row)) for row in range(len(images)))
+    sizes = (header_size(_file_bytes(pixels, index)) for index in range(len(images)))
     first = next(sizes)
     return first[0] if first[0] == first[1] and all(size == first for size in sizes) else None
