@@ -1,26 +1,26 @@
-"""Files that are whole or absent: written under another name, then renamed. Work that one process does at a time."""
-# MERGED DOCS:
-# | """Names that come from elsewhere, made fit for a line of a file and for a terminal."""
+"""Files: atomic writes, locks, messages for full disks, printable names."""
 
 import errno
 import os
 import platform
 import re
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from filelock import FileLock, Timeout
+
+RESUME_ADVICE = "free some space there, then continue with --resume"
 _FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
-RESUME_ADVICE = "make room there and go on with --resume"  # what helps a run
-_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}  # some disks of a network have none
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}  # raised by some network file systems
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 @contextmanager
-def explain_full_disk(path: Path, advice: str = "make room there and try again") -> Iterator[None]:
-    """A disk that is full, or a quota or limit that is reached, is said in one line, with what to do about it."""
+def explain_full_disk(path: Path, advice: str = "free some space there and try again") -> Iterator[None]:
+    """Turn the error of a full disk, a quota or a file-size limit into one line with advice."""
     try:
         yield
     except OSError as error:
@@ -30,10 +30,10 @@ def explain_full_disk(path: Path, advice: str = "make room there and try again")
 
 
 @contextmanager
-def atomic_write(path: Path, advice: str = "make room there and try again") -> Iterator[Path]:
-    """Where to write instead of ``path``: it takes the name when the block ends well, and is removed when it does not.
+def atomic_write(path: Path, advice: str = "free some space there and try again") -> Iterator[Path]:
+    """Yield a temporary path that replaces ``path`` when the block succeeds and is deleted when it fails.
 
-    A kill leaves the old file or the new one, never half of one that looks whole; two processes do not meet.
+    After a kill, ``path`` is the old file or the new one, never a partial one. Two processes use different names.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     with explain_full_disk(path, advice):
@@ -46,45 +46,40 @@ def atomic_write(path: Path, advice: str = "make room there and try again") -> I
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Deletes what ``whole`` was writing into this folder when its process was killed."""
+    """Delete the temporary files that ``atomic_write`` left in a folder when its process was killed."""
     for path in folder.glob(".*"):
         name = re.fullmatch(r"\..+\.(\d+)", path.name)
-        if name and not is_alive(int(name[1])):
+        if name and not _is_alive(int(name[1])):
             path.unlink(missing_ok=True)
 
 
-def is_alive(process: int) -> bool:
-    """Whether this machine has a process of that number; where asking would interrupt it, it is taken to have."""
+def _is_alive(process: int) -> bool:
+    """Return whether a process with this id runs on this machine; always True on Windows."""
     if sys.platform == "win32":
         return True
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:  # somebody else's
+    except PermissionError:  # it belongs to another user
         pass
     return True
 
 
 class LockOwner(NamedTuple):
-    """Who works on a path."""
+    """The process that holds a lock."""
 
     process: int
     machine: str
 
-    @property
-    def may_live(self) -> bool:
-        """False where it is known to have ended; of another machine's processes nothing is known."""
-        return self.machine != platform.node() or is_alive(self.process)
-
 
 def lock_path(path: Path) -> Path:
-    """The file whose lock says that somebody works on this path. Without the lock it says nothing: a kill leaves it."""
+    """Return the lock file of a path. Its existence means nothing: a killed process leaves it behind."""
     return path.with_name(f".{path.name}.lock")
 
 
 def lock_owner(path: Path) -> LockOwner | None:
-    """Who has noted itself in the lock's file; None where nobody has."""
+    """Return the process that wrote its name into the lock file, if any."""
     try:
         process, _, machine = lock_path(path).read_text().partition(" ")
         return LockOwner(int(process), machine.strip())
@@ -93,74 +88,45 @@ def lock_owner(path: Path) -> LockOwner | None:
 
 
 @contextmanager
-def exclusive_lock(path: Path, stopped: Callable[[], bool] = lambda: False) -> Iterator[int]:
-    """Nobody else works on this path meanwhile; yields the lock's file descriptor, or -1 where there are no locks.
+def exclusive_lock(path: Path, stopped: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Hold the lock of a path; wait while another process or thread holds it.
 
-    A child that inherits the descriptor holds the lock too, and outlives a parent that is killed. Who waits looks
-    whether it is ``stopped``, and then raises BlockingIOError.
+    The wait ends with a BlockingIOError when ``stopped`` returns True. The operating system releases the lock of a
+    killed process; forked children do not hold it. Where a file system has no locks, the block runs without one.
     """
-    if sys.platform == "win32":
-        yield -1
-        return
-    lock = lock_path(path)
-    with explain_full_disk(lock):
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        file = _locked(lock, stopped)
-    try:
-        yield file
-    finally:
-        lock.unlink(missing_ok=True)  # while it is held: whoever has it open finds that it is gone, and opens anew
-        os.close(file)
-
-
-def _locked(lock: Path, stopped: Callable[[], bool]) -> int:
-    while True:
-        file = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+    lock = FileLock(lock_path(path))
+    lock_path(path).parent.mkdir(parents=True, exist_ok=True)
+    with explain_full_disk(lock_path(path)):
         try:
-            _take(file)
-            if _is_still(file, lock):
-                _sign(file)
-                return file
-        except BlockingIOError:
-            if stopped():
-                os.close(file)
+            _acquire(lock, stopped)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
                 raise
-            time.sleep(0.2)
-        os.close(file)
-
-
-def _take(file: int) -> None:
-    import fcntl
-
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
+        if lock.is_locked:
+            with suppress(OSError):  # the owner is only for messages: a full disk must not prevent the lock
+                lock_path(path).write_text(f"{os.getpid()} {platform.node()}\n")
+        yield
+    finally:
+        if lock.is_locked:
+            lock_path(path).unlink(missing_ok=True)  # while held; a waiting process notices and creates a new file
+            lock.release()
 
 
-def _is_still(file: int, path: Path) -> bool:
-    """Whether the open file has that name; its last holder may have removed it since it was opened."""
-    try:
-        return os.path.samestat(os.fstat(file), os.stat(path))
-    except FileNotFoundError:
-        return False
-
-
-def _sign(file: int) -> None:
-    with suppress(OSError):  # a full disk: the lock holds all the same
-        os.ftruncate(file, 0)
-        os.write(file, f"{os.getpid()} {platform.node()}\n".encode())
-
-
-_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+def _acquire(lock: FileLock, stopped: Callable[[], bool]) -> None:
+    while True:
+        try:
+            lock.acquire(timeout=0.2)
+            return
+        except Timeout:
+            if stopped():
+                raise BlockingIOError(errno.EWOULDBLOCK, f"{lock.lock_file} is held by another process") from None
 
 
 def printable(text: str) -> str:
-    r"""One line without control characters: what cannot be printed is written as the bytes that it is on the disk.
+    r"""Return text as one line without control characters; unprintable characters become escaped bytes.
 
-    A file's name may hold anything but a slash: line breaks, codes that move a terminal's cursor, marks that turn the
-    direction of writing, bytes that are no text at all.
+    File names may contain line breaks, terminal escape codes, text-direction marks and bytes that are not text.
 
     >>> print(printable("a\nb\x1b[2J"), printable(os.fsdecode(b"caf\xe9")), printable("café"))
     a\nb\x1b[2J caf\xe9 café
@@ -171,6 +137,6 @@ def printable(text: str) -> str:
 def _as_bytes(character: str) -> str:
     try:
         data = os.fsencode(character)
-    except UnicodeEncodeError:  # half of a pair, which no file system here gives, but a file's content may
+    except UnicodeEncodeError:  # a lone surrogate, which may occur in a file's content
         data = character.encode("utf-8", "surrogatepass")
     return "".join(f"\\x{byte:02x}" for byte in data)

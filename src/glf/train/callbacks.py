@@ -1,4 +1,4 @@
-"""What happens around the steps: the journal, the teacher, metrics, the online probe."""
+"""Lightning callbacks: the log, throughput, metrics.jsonl, the EMA teacher's update, the online probe, clusters."""
 
 import json
 import time
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from glf import result
+from glf.config.evaluation import KNN_K, KNN_TEMPERATURE
 from glf.data.images import ImageSet
 from glf.distributed import launched_rank
 from glf.files import RESUME_ADVICE, explain_full_disk, printable
@@ -20,38 +20,48 @@ from glf.measure.neighbours import weighted_neighbours
 from glf.nn.features import encode
 from glf.nn.memory import Clusters
 from glf.nn.network import momentum_at
+from glf.result import write_file
 from glf.train.module import Pretraining
+from glf.ui import say
 
-PROBE_K, PROBE_TEMPERATURE = 20, 0.07
-SHAPE_IMAGES = 2_000  # rank and spread need no more
-TIMED_IMAGES = 64
-FIRST, KEPT = 5, 200  # records that stay at hand: the first ones, to compare with, and the last
+SHAPE_IMAGES = 2_000  # enough for rank and spread
+FIRST, KEPT = 5, 200  # records kept in memory: the first, as a reference, and the last
 
 
 class RunLog:
-    """What a run says: on the console, and in train.log."""
+    """Prints the lines of a run on the console and appends them to train.log, once there is one."""
 
-    def __init__(self, console: Console, path: Path | None) -> None:
-        self.console, self.path = console, path
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.path: Path | None = None
+        self.earlier: list[str] = []  # lines printed before the run directory exists
 
     def __call__(self, text: str, style: str = "") -> None:
         if launched_rank():
             return
-        self.console.print(printable(text), style=style, highlight=False, markup=False, soft_wrap=True)
-        self.note(text)
+        say(self.console, text, style)
+        if self.path is None:
+            self.earlier.append(text)
+        else:
+            self._append(text)
 
-    def note(self, text: str) -> None:
-        """In train.log alone: for what was said before there was one."""
-        text = printable(text)
-        if self.path is not None and not launched_rank():
-            with explain_full_disk(self.path, RESUME_ADVICE), open(self.path, "a", encoding="utf-8") as file:
-                file.write(f"{datetime.now(timezone.utc).isoformat(timespec='seconds')} {text}\n")
+    def open(self, path: Path) -> None:
+        """Append to this file from now on, beginning with the lines printed so far."""
+        self.path = path
+        if launched_rank() == 0:
+            for text in self.earlier:
+                self._append(text)
+
+    def _append(self, text: str) -> None:
+        assert self.path is not None
+        with explain_full_disk(self.path, RESUME_ADVICE), open(self.path, "a", encoding="utf-8") as file:
+            file.write(f"{datetime.now(timezone.utc).isoformat(timespec='seconds')} {printable(text)}\n")
 
 
 class Throughput(L.Callback):
-    """Images per second, and the share of time that training waited for data.
+    """Images per second, and data wait: the fraction of time spent waiting for data.
 
-    It comes after all other callbacks: whatever they do, or wait for the device to do, belongs to the step.
+    It comes after all other callbacks: their time, and the time they wait for the device, belongs to the step.
     """
 
     def __init__(self) -> None:
@@ -60,10 +70,10 @@ class Throughput(L.Callback):
     def _begin(self) -> None:
         self.images, self.waited, self.training = 0, 0.0, False
         self.started = self.ended = time.perf_counter()
-        self.before = (0, 0.0, self.started)  # what there was at the last lap
+        self.before = (0, 0.0, self.started)  # at the last call of lap()
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        self._begin()  # a resumed run may begin in the middle of an epoch
+        self._begin()  # a resumed run may start in the middle of an epoch
 
     def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self._begin()
@@ -80,11 +90,11 @@ class Throughput(L.Callback):
 
     @property
     def speed(self) -> dict[str, float]:
-        """Of this epoch, up to the last step: what follows an epoch, the probe above all, is not training."""
+        """Throughput of this epoch up to its last step; the probe after it does not count."""
         return self._since(0, 0.0, self.started)
 
     def lap(self) -> dict[str, float]:
-        """The same since the last call of this: what a slow start took is not held against the steps that follow."""
+        """Throughput since the previous call, so a slow start does not bias later values."""
         before, self.before = self.before, (self.images, self.waited, self._now())
         return self._since(*before)
 
@@ -98,7 +108,7 @@ class Throughput(L.Callback):
 
 
 class Metrics(L.Callback):
-    """metrics.jsonl: a line per logged step and a line per epoch. One name per quantity, everywhere."""
+    """Writes metrics.jsonl: a line per logged step and a line per epoch."""
 
     def __init__(self, path: Path, clock: Throughput) -> None:
         self.path, self.clock = path, clock
@@ -106,10 +116,10 @@ class Metrics(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if trainer.is_global_zero and self.path.exists():
-            # A resumed run goes on from its checkpoint: what was logged after it will be logged again.
+            # A resumed run repeats the steps after its checkpoint: drop their lines.
             lines = self.path.read_text().splitlines()
             kept = [line for line in lines if _step_of(line) <= trainer.global_step]
-            result.write(self.path, "".join(line + "\n" for line in kept))
+            write_file(self.path, "".join(line + "\n" for line in kept))
             for line in kept:
                 self._remember(json.loads(line))
 
@@ -137,12 +147,12 @@ class Metrics(L.Callback):
 def _step_of(line: str) -> float:
     try:
         return float(json.loads(line)["step"])
-    except (ValueError, KeyError):  # a line that a kill cut short
+    except (ValueError, KeyError):  # a line truncated by a kill
         return float("inf")
 
 
 class UpdateTeacher(L.Callback):
-    """After a step, the teacher follows the student: before whatever looks at the two, or saves them."""
+    """Updates the EMA teacher after each step, before any callback reads or saves it."""
 
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -155,7 +165,7 @@ class UpdateTeacher(L.Callback):
 
 
 class Probe(L.Callback):
-    """After an epoch: kNN of held-out training images where there are labels, and the cloud's rank and spread."""
+    """Online probe after an epoch: k-NN accuracy on held-out training images if labelled, effective rank, spread."""
 
     def __init__(
         self, images: ImageSet, bank: np.ndarray, val: np.ndarray, every: int, metrics: Metrics | None
@@ -175,30 +185,22 @@ class Probe(L.Callback):
                 self.metrics.write(trainer, dict(self.latest))
         self.latest = trainer.strategy.broadcast(self.latest)
 
-    def seconds(self, module: Pretraining) -> float:
-        """About how long a measurement will take, by that of a few images."""
-        count = len(self.bank) + len(self.val) if len(self.val) else min(len(self.bank), SHAPE_IMAGES)
-        some = self.bank[:TIMED_IMAGES]
-        started = time.perf_counter()
-        self._features(module, some)
-        return (time.perf_counter() - started) * count / len(some)
-
     def measure(self, module: Pretraining) -> dict[str, float]:
-        """val/knn (weighted, k 20, temperature 0.07); val/rank, the val/full_rank to judge it by, val/spread."""
-        if len(self.val) == 0:  # nothing held out: the cloud's shape can be judged on what was trained on
+        """Return val/knn (weighted k-NN), val/rank, val/full_rank (its value for isotropic features), val/spread."""
+        if len(self.val) == 0:  # nothing held out: the features' shape can be measured on training images
             return _shape(self._features(module, self.bank[:SHAPE_IMAGES]))
         bank, val = (self._features(module, rows) for rows in (self.bank, self.val))
         result = _shape(val[:SHAPE_IMAGES])
         if self.images.labelled:
             labels, truth = (torch.from_numpy(self.images.targets[rows]) for rows in (self.bank, self.val))
-            k = min(PROBE_K, len(bank))
-            predicted = weighted_neighbours(bank, labels, val, k, PROBE_TEMPERATURE)
+            k = min(KNN_K, len(bank))
+            predicted = weighted_neighbours(bank, labels, val, k, KNN_TEMPERATURE)
             result["val/knn"] = round(float((predicted == truth).float().mean()), 4)
         return result
 
-    def _features(self, module: Pretraining, rows: np.ndarray) -> torch.Tensor:
+    def _features(self, module: Pretraining, indices: np.ndarray) -> torch.Tensor:
         backbone = module.network.backbone
-        batches = encode(backbone, self.images, rows=rows, size=module.image_size, device=module.device)
+        batches = encode(backbone, self.images, rows=indices, size=module.image_size, device=module.device)
         return torch.from_numpy(np.concatenate(list(batches)))
 
 
@@ -208,9 +210,9 @@ def _shape(features: torch.Tensor) -> dict[str, float]:
 
 
 class RefreshClusters(L.Callback):
-    """Before an epoch: clusters of the teacher's outputs for the whole training set, where a method wants them.
+    """Before an epoch: clusters the teacher's outputs of the whole training set, for methods that use clusters.
 
-    The first process clusters and tells the others: batch normalisation may have made their teachers differ.
+    The first process clusters and broadcasts: with batch normalisation, the teachers of the processes may differ.
     """
 
     def __init__(self, images: ImageSet, rows: np.ndarray) -> None:

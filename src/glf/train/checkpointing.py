@@ -1,6 +1,4 @@
-"""When a run is saved, and how a signal stops it."""
-# MERGED DOCS:
-# | """A run goes on with the images that it began with, and all of its processes have the same ones."""
+"""Checkpoints: when they are written, how a signal stops a run, and the check that a resumed run has the same data."""
 
 import signal
 import threading
@@ -12,8 +10,8 @@ import lightning as L
 import torch
 
 from glf.distributed import same_everywhere
+from glf.runfiles import BEST, LAST
 from glf.train.callbacks import Probe, RunLog
-from glf.train.inputs import Feed
 from glf.train.module import Pretraining
 from glf.train.monitor import HealthMonitor
 
@@ -21,34 +19,26 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)  # a batch system's, and Ctrl-C
 
 
 class StopRun(Exception):  # noqa: N818 (named after what it asks for)
-    """A signal has asked for the end of a run, whose state is saved."""
+    """A signal asked to stop the run; its state is saved."""
 
     def __init__(self, number: int, step: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name} after step {step}, which is saved")
         self.signal = number
 
 
-class Stopped(KeyboardInterrupt):
-    """A signal has stopped a run, whose state is saved: says how to go on."""
-
-    def __init__(self, message: str, number: int) -> None:
-        super().__init__(message)
-        self.signal = number
-
-
 class Checkpoints(L.Callback):
-    """last after every epoch, every so many minutes, and when a signal stops the run.
+    """Writes ``last.ckpt`` every epoch, every ``minutes``, and on SIGTERM and SIGINT.
 
-    Beside it best, by the probe where there are labels, and every so many epochs one to keep.
+    Also ``best.ckpt`` by probe accuracy (labelled data only), and a permanent checkpoint every ``every`` epochs.
     """
 
     def __init__(
-        self, directory: Path, probe: Probe, doctor: HealthMonitor, *, minutes: float, every: int | None, keep: int
+        self, directory: Path, probe: Probe, monitor: HealthMonitor, *, minutes: float, every: int | None, keep: int
     ) -> None:
-        self.directory, self.probe, self.doctor = directory, probe, doctor
+        self.directory, self.probe, self.monitor = directory, probe, monitor
         self.minutes, self.every, self.keep = minutes, every, keep
         self.best = float("-inf")
-        self.asked = 0  # the signal that came, if one has
+        self.received = 0  # the signal, if one came
         self.saved = time.monotonic()
 
     def state_dict(self) -> dict[str, Any]:
@@ -59,71 +49,71 @@ class Checkpoints(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self.saved = time.monotonic()
-        if trainer.received_sigterm:  # by Lightning, which listens from a little before
-            self.asked = signal.SIGTERM
-        if threading.current_thread() is threading.main_thread():  # nobody else may
+        if trainer.received_sigterm:  # Lightning listens from a little earlier
+            self.received = signal.SIGTERM
+        if threading.current_thread() is threading.main_thread():  # Python allows handlers there only
             for number in SIGNALS:
-                signal.signal(number, self._hear)  # Lightning puts the former ones back after training
+                signal.signal(number, self._on_signal)  # Lightning restores the previous handlers after training
 
-    def _hear(self, number: int, frame: Any) -> None:
-        """Only notes it: the state is whole between steps. A second signal of the kind ends the process at once."""
-        self.asked = number
+    def _on_signal(self, number: int, frame: Any) -> None:
+        """Only record the signal: the state is consistent between steps. A second signal ends the process at once."""
+        self.received = number
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         assert isinstance(module, Pretraining)
-        if batch_idx + 1 == module.steps_per_epoch:  # the checkpoint of the epoch follows
+        if batch_idx + 1 == module.steps_per_epoch:  # the epoch's checkpoint follows
             return
-        if trainer.world_size > 1 and not module.metrics:  # to agree costs a round: at logged steps only
+        if trainer.world_size > 1 and not module.metrics:  # agreeing costs a collective: at logged steps only
             return
         due = time.monotonic() - self.saved >= 60 * self.minutes
-        asked, due = self._agreed(trainer, module, due)
-        if asked or due:
-            self.doctor.before_saving(trainer, module)  # lost weights do not replace the last good ones
+        received, due = self._agree(trainer, module, due)
+        if received or due:
+            self.monitor.check_before_saving(trainer, module)  # lost weights must not overwrite the last good ones
             self._save(trainer)
-        if asked:
-            raise StopRun(asked, trainer.global_step)
+        if received:
+            raise StopRun(received, trainer.global_step)
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         score = self.probe.latest.get("val/knn", float("-inf"))
         better = score > self.best
         self.best = max(self.best, score)
         if better:
-            trainer.save_checkpoint(self.directory / "best.ckpt")
+            trainer.save_checkpoint(self.directory / BEST.name)
         epoch = trainer.current_epoch + 1
         if self.every and epoch % self.every == 0:
             trainer.save_checkpoint(self.directory / f"epoch-{epoch:05d}.ckpt")
             if trainer.is_global_zero:
                 for old in sorted(self.directory.glob("epoch-*.ckpt"))[: -self.keep]:
                     old.unlink()
-        self._save(trainer)  # the last: after a kill before it, the others are written again
-        asked, _ = self._agreed(trainer, module, False)
-        if asked and epoch != trainer.max_epochs:  # what is left of a finished run takes no time
-            raise StopRun(asked, trainer.global_step)
+        self._save(trainer)  # last: after a kill before this, the others are written again
+        received, _ = self._agree(trainer, module, False)
+        if received and epoch != trainer.max_epochs:  # the rest of a finished run takes no time
+            raise StopRun(received, trainer.global_step)
 
     def _save(self, trainer: L.Trainer) -> None:
-        trainer.save_checkpoint(self.directory / "last.ckpt")
+        trainer.save_checkpoint(self.directory / LAST.name)
         self.saved = time.monotonic()
 
-    def _agreed(self, trainer: L.Trainer, module: L.LightningModule, due: bool) -> tuple[int, bool]:
-        """What any of the processes has heard, and whether any thinks it time: all of them save, or none does."""
+    def _agree(self, trainer: L.Trainer, module: L.LightningModule, due: bool) -> tuple[int, bool]:
+        """Combine all processes: the signal that any received, and whether any is due. All of them save, or none."""
         if trainer.world_size == 1:
-            return self.asked, due
-        heard = torch.tensor([self.asked, due], device=module.device)
-        number, late = trainer.strategy.reduce(heard, reduce_op="max").tolist()
+            return self.received, due
+        own = torch.tensor([self.received, due], device=module.device)
+        number, late = trainer.strategy.reduce(own, reduce_op="max").tolist()
         return int(number), bool(late)
 
 
 class DataFingerprint(L.Callback):
-    """Rows, and the position in an epoch, mean nothing among other images: a run is refused where their number differs.
+    """Refuses to resume on another number of images, and warns if only their key differs.
 
-    Where only their key does, which copying files changes as well, it is said.
+    Indices and the position in an epoch mean nothing on other data. The key also changes when files are copied.
     """
 
-    def __init__(self, data: Feed, journal: RunLog) -> None:
-        self.images, self.train, self.key, self.journal = data.total, data.count, data.key, journal
+    def __init__(self, images: int, train: int, key: str, log: RunLog) -> None:
+        self.images, self.train, self.key, self.log_line = images, train, key, log
 
     def state_dict(self) -> dict[str, Any]:
         return {"images": self.images, "train": self.train, "key": self.key}
@@ -131,16 +121,16 @@ class DataFingerprint(L.Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         if (self.images, self.train) != (state_dict["images"], state_dict["train"]):
             raise ValueError(
-                f"the run began with {state_dict['images']:,} images, {state_dict['train']:,} of them to train on, and"
-                f" now there are {self.images:,} and {self.train:,}: put the data back as they were (skipped.txt has"
-                " what cannot be read), or start anew with --overwrite"
+                f"the run started with {state_dict['images']:,} images ({state_dict['train']:,} for training), and now"
+                f" there are {self.images:,} ({self.train:,}): restore the data (skipped.txt lists unreadable files),"
+                " or start again with --overwrite"
             )
         if self.key != state_dict["key"]:
-            self.journal("data      not the files that the run began with: copied since, or changed", "yellow")
+            self.log_line("data      the files differ from those at the start of the run: copied or changed", "yellow")
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if not same_everywhere(self.images, self.train, device=module.device):
             raise ValueError(
-                f"the processes do not see the same images, this one {self.images:,}: data lie on a disk that all nodes"
-                " see, or in equal copies, and nothing is added to them meanwhile"
+                f"processes disagree on the number of images ({self.images:,} on this rank): put the data on storage"
+                " shared by all nodes and do not modify it during the run"
             )

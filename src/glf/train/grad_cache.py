@@ -1,8 +1,8 @@
-"""A batch in parts: the loss and the gradient of the whole, in the memory of one part.
+"""GradCache: the loss and gradient of a whole batch, with the activations of one chunk in memory at a time.
 
-Every part is encoded once without keeping anything for a backward; the objective judges the embeddings of all together
-and says which gradient it wants at each; then every part is encoded again, and carries its own back to the weights. The
-price is a second forward. Only batch normalisation in the network can tell: it sees a part at a time.
+Each chunk is encoded once without saving activations. The objective is computed on the embeddings of the whole batch,
+and its gradient at the embeddings is cached. Then each chunk is encoded again and back-propagates its part of that
+gradient. The cost is a second forward pass. Batch normalisation in the network still sees one chunk at a time.
 
 Reference: Gao et al. 2021, Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup.
 """
@@ -18,67 +18,70 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from glf.types import BATCH_DIM, LEARNT, Embeddings, Views
 
 
-def split_views(views: Views, parts: int) -> list[Views]:
-    """The views of so many parts of the batch, in its order."""
-    size = len(views.indices) // parts
+def split_views(views: Views, chunks: int) -> list[Views]:
+    """Split the views of a batch into chunks of consecutive images."""
+    size = len(views.indices) // chunks
     slices = [slice(start, start + size) for start in range(0, len(views.indices), size)]
     return [
         Views(
-            x=tuple(x[rows] for x in views.x),
-            boxes=views.boxes[:, rows],
-            target=views.target[rows],
-            indices=views.indices[rows],
-            prior=None if views.prior is None else views.prior[rows],
+            x=tuple(x[chunk] for x in views.x),
+            boxes=views.boxes[:, chunk],
+            target=views.target[chunk],
+            indices=views.indices[chunk],
+            prior=None if views.prior is None else views.prior[chunk],
         )
-        for rows in slices
+        for chunk in slices
     ]
 
 
-def concatenate(parts: Sequence[Embeddings]) -> Embeddings:
-    """The embeddings of the whole batch, as leaves: gradients are asked for here and go no further."""
+def concatenate(chunks: Sequence[Embeddings]) -> Embeddings:
+    """Return the embeddings of the whole batch as leaves, at which the gradient stops."""
     fields: dict[str, Tensor] = {}
     for name, dim in BATCH_DIM.items():
-        values = [getattr(part, name) for part in parts if getattr(part, name) is not None]
+        values = [getattr(chunk, name) for chunk in chunks if getattr(chunk, name) is not None]
         if values:
             fields[name] = values[0] if dim is None else torch.cat(values, dim)
-    whole = Embeddings(**fields).in_full_precision()
-    present = {name: getattr(whole, name).detach() for name in fields}
+    batch = Embeddings(**fields).in_full_precision()
+    present = {name: getattr(batch, name).detach() for name in fields}
     return Embeddings(**{name: value.requires_grad_(name in LEARNT) for name, value in present.items()})
 
 
 class EmbeddingGradients(NamedTuple):
-    """The gradient of a loss at the embeddings, and at what the objective itself learns."""
+    """The gradient of a loss at the embeddings, and at the objective's own parameters."""
 
     at: dict[str, Tensor]
-    own: list[tuple[Tensor, Tensor]]  # parameters, and the gradient of each
+    own: list[tuple[Tensor, Tensor]]  # parameters with their gradients
 
-    def carried_by(self, e: Embeddings, number: int, parts: int) -> Tensor:
-        """What to differentiate so that a part's weights get their share; the last also brings what has no parts."""
+    def surrogate_loss(self, e: Embeddings, number: int, chunks: int) -> Tensor:
+        """Return a loss whose gradient equals this chunk's part of the full-batch gradient.
+
+        The last chunk also carries the gradients of unbatched parameters.
+        """
         products = []
         for name, gradient in self.at.items():
             dim = BATCH_DIM[name]
             value = getattr(e, name)
             if dim is not None:
-                products.append((value.to(gradient.dtype) * gradient.chunk(parts, dim)[number]).sum())
-            elif number == parts - 1:
+                products.append((value.to(gradient.dtype) * gradient.chunk(chunks, dim)[number]).sum())
+            elif number == chunks - 1:
                 products.append((value * gradient).sum())
-        if number == parts - 1:
+        if number == chunks - 1:
             products += [(parameter * gradient).sum() for parameter, gradient in self.own]
         return torch.stack(products).sum()
 
 
-def embedding_gradients(loss: Tensor, whole: Embeddings, objective: nn.Module) -> EmbeddingGradients:
-    """Which gradient the loss wants, without going into the network."""
-    leaves = {name: getattr(whole, name) for name in LEARNT if getattr(whole, name) is not None}
+def embedding_gradients(loss: Tensor, batch: Embeddings, objective: nn.Module) -> EmbeddingGradients:
+    """Differentiate the loss at the embeddings, without entering the network."""
+    leaves = {name: getattr(batch, name) for name in LEARNT if getattr(batch, name) is not None}
     own = [parameter for parameter in objective.parameters() if parameter.requires_grad]
-    found = torch.autograd.grad(loss, [*leaves.values(), *own], allow_unused=True)
-    at = {name: g for name, g in zip(leaves, found, strict=False) if g is not None}
-    return EmbeddingGradients(at, [(p, g) for p, g in zip(own, found[len(leaves) :], strict=True) if g is not None])
+    gradients = torch.autograd.grad(loss, [*leaves.values(), *own], allow_unused=True)
+    at = {name: g for name, g in zip(leaves, gradients, strict=False) if g is not None}
+    return EmbeddingGradients(at, [(p, g) for p, g in zip(own, gradients[len(leaves) :], strict=True) if g is not None])
 
 
 @contextmanager
 def frozen_batch_statistics(network: nn.Module) -> Iterator[None]:
-    """Running statistics stay as they are: a part that is seen twice counts once."""
+    """Freeze the running statistics of batch normalisation, so that the second pass does not count again."""
     layers = [layer for layer in network.modules() if isinstance(layer, _BatchNorm)]
     before = [(layer.momentum, layer.num_batches_tracked) for layer in layers]
     for layer in layers:

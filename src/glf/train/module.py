@@ -1,4 +1,4 @@
-"""One training step: augment, encode, gather, judge. Everything random in it follows from seed and step."""
+"""One training step: augment, encode, gather, compute the loss. All randomness depends on the seed and the step."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -16,7 +16,7 @@ from glf.config.training import ResolvedPretrainConfig
 from glf.data.augment.augment import augment
 from glf.data.augment.policies import ViewPolicy
 from glf.data.batches import EpochBatches
-from glf.data.shards.loader import StreamSteps
+from glf.data.shards.loader import StreamSampler
 from glf.distributed import gather, rank, world_size
 from glf.measure.batch import NonFiniteTracker, shape
 from glf.nn.network import Network
@@ -27,7 +27,7 @@ from glf.types import Batch, Embeddings, Loss, Views
 
 
 class Pretraining(L.LightningModule):
-    """A network under an objective."""
+    """A network trained by an objective."""
 
     def __init__(
         self,
@@ -35,40 +35,40 @@ class Pretraining(L.LightningModule):
         network: Network,
         objective: Objective,
         method: Method,
-        recipe: tuple[ViewPolicy, ...],
+        policy: tuple[ViewPolicy, ...],
         image_size: int,
         config: ResolvedPretrainConfig,
         steps_per_epoch: int,
-        make_loader: Callable[[int, int], DataLoader[Batch]],
+        dataloader: Callable[[int, int], DataLoader[Batch]],  # of a rank and the number of processes
     ) -> None:
         super().__init__()
         self.network = network.to(memory_format=torch.channels_last)  # faster on every device
         if config.compile:
             self.network.compile_backbone()
-        self.objective, self.method, self.recipe = objective, method, recipe
+        self.objective, self.method, self.policy = objective, method, policy
         self.image_size, self.config, self.steps_per_epoch = image_size, config, steps_per_epoch
-        self.make_loader = make_loader
-        self.metrics: dict[str, Tensor] = {}  # of the last step, when it was one to log
-        self.first_bad = NonFiniteTracker()
+        self.dataloader = dataloader
+        self.metrics: dict[str, Tensor] = {}  # of the last step, if it was logged
+        self.nonfinite = NonFiniteTracker()
         self.automatic_optimization = config.accumulate == 1
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        loader = self.make_loader(rank(), world_size())
-        # Lightning sets the epoch too, but in a resumed run only after workers have begun to read.
-        assert isinstance(loader.sampler, EpochBatches | StreamSteps)
+        loader = self.dataloader(rank(), world_size())
+        # Lightning sets the epoch too, but in a resumed run only after the workers have started to read.
+        assert isinstance(loader.sampler, EpochBatches | StreamSampler)
         loop: Any = self.trainer.fit_loop
         epoch, batch = loop.epoch_progress.current.processed, loop.epoch_loop.batch_progress.current.ready
         loader.sampler.begin(epoch, batch % self.steps_per_epoch)
         return loader
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        # Dropout and the like draw from the global generator: a resumed run meets it in the same state.
+        # Dropout and the like use the global generator: a resumed run must find it in the same state.
         torch.manual_seed(self._seed_of_step(rank()))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         views = self._views(batch)
         self.objective.set_epoch(self.global_step / self.steps_per_epoch)
-        loss = self._judge(self.network(views)) if self.automatic_optimization else self._in_parts(views)
+        loss = self._loss(self.network(views)) if self.automatic_optimization else self._step_in_chunks(views)
         total: Tensor = loss.total
         self.log("loss", total.detach(), on_step=False, on_epoch=True, batch_size=len(batch.indices))
         return total
@@ -76,42 +76,42 @@ class Pretraining(L.LightningModule):
     def _views(self, batch: Batch) -> Views:
         generator = Generator().manual_seed(self._seed_of_step())
         place = {"rank": rank(), "world": world_size()}
-        views = augment(batch, self.recipe, self.image_size, generator, self.config.colours, **place)
+        views = augment(batch, self.policy, self.image_size, generator, self.config.colours, **place)
         prior = None if views.prior is None else views.prior.to(self.dtype)
         x = tuple(x.to(self.dtype, memory_format=torch.channels_last) for x in views.x)
         return views._replace(x=x, prior=prior)
 
-    def _in_parts(self, views: Views) -> Loss:
-        """A whole step, the optimiser's included, that has one part of the batch in memory at a time."""
+    def _step_in_chunks(self, views: Views) -> Loss:
+        """A whole step including the optimizer's, with the activations of one chunk in memory at a time."""
         count = self.config.accumulate
-        parts = list(enumerate(split_views(views, count)))
+        chunks = list(enumerate(split_views(views, count)))
         with torch.no_grad():
-            whole = concatenate([self._encoded(number, part) for number, part in parts])
-        loss = self._judge(whole)
-        asked = embedding_gradients(loss.total, whole, self.objective)
+            batch = concatenate([self._encoded(number, chunk) for number, chunk in chunks])
+        loss = self._loss(batch)
+        gradients = embedding_gradients(loss.total, batch, self.objective)
         optimizer, scheduler = cast(Any, self.optimizers()), cast(Any, self.lr_schedulers())
         optimizer.zero_grad()
         strategy = self.trainer.strategy
         with frozen_batch_statistics(self.network):
-            for number, part in parts:
-                alone = isinstance(strategy, ParallelStrategy) and number < count - 1  # processes meet at the last one
+            for number, chunk in chunks:
+                alone = isinstance(strategy, ParallelStrategy) and number < count - 1  # synchronise at the last chunk
                 with strategy.block_backward_sync() if alone else nullcontext():  # type: ignore[attr-defined]
-                    e = self._encoded(number, part, taught=False)
-                    self.manual_backward(asked.carried_by(e, number, count))
+                    e = self._encoded(number, chunk, taught=False)
+                    self.manual_backward(gradients.surrogate_loss(e, number, count))
         optimizer.step()
         scheduler.step()
         return loss
 
     def _encoded(self, number: int, part: Views, taught: bool = True) -> Embeddings:
-        """Both times with the same dropout."""
+        """Encode a chunk; both forward passes use the same dropout masks."""
         torch.manual_seed(self._seed_of_step(rank(), number))
         e: Embeddings = self.network(part, taught)
         return e
 
-    def _judge(self, embeddings: Embeddings) -> Loss:
+    def _loss(self, embeddings: Embeddings) -> Loss:
         everyone = gather(embeddings)
         loss: Loss = self.objective(everyone)
-        self._watch(everyone.z, loss)
+        self._track_nonfinite(everyone.z, loss)
         self.metrics = {}
         if self.global_step % self.config.log_every == 0:
             shares = gradient_shares(loss, *(x for x in (embeddings.z, embeddings.maps) if x is not None))
@@ -119,15 +119,14 @@ class Pretraining(L.LightningModule):
             self.metrics = {**loss.log(), **shares, **self.objective.diagnose(everyone), **shape(everyone)}
         return loss
 
-    def _watch(self, z: Tensor, loss: Loss) -> None:
-        """Note whether z, the terms and the gradient at z are finite; the step is counted as metrics.jsonl does."""
+    def _track_nonfinite(self, z: Tensor, loss: Loss) -> None:
+        """Track whether z, the terms and the gradient at z are finite; steps are counted as in metrics.jsonl."""
         step = self.global_step + 1
-        self.first_bad.note(step, {"z": z, **{k: v for k, v in loss.log().items() if k != "loss"}})
-        if (
-            z.requires_grad and self.config.precision != "16-mixed"
-        ):  # whose scaled gradients may overflow, and are skipped
+        self.nonfinite.note(step, {"z": z, **{k: v for k, v in loss.log().items() if k != "loss"}})
+        # With 16-mixed, scaled gradients may overflow; the scaler skips those steps.
+        if z.requires_grad and self.config.precision != "16-mixed":
             z.register_hook(  # type: ignore[no-untyped-call]
-                lambda gradient: self.first_bad.note(step, {"gradient": gradient})
+                lambda gradient: self.nonfinite.note(step, {"gradient": gradient})
             )
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:

@@ -1,4 +1,4 @@
-"""Lightning's trainer, as every run has it: devices, nodes, precision, files."""
+"""The Lightning trainer of a run: devices, nodes, precision, checkpoint files."""
 
 import logging
 import warnings
@@ -10,26 +10,26 @@ import lightning as L
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.io import TorchCheckpointIO
 
-from glf import checkpoint
+from glf.checkpoint import load_checkpoint, save_checkpoint
 from glf.config.training import ResolvedPretrainConfig
 from glf.device import accelerator
 
 _NOISE = (
     ".*does not have many workers.*",
     ".*treespec, LeafSpec.*",
-    ".*your dataloader is not resumable.*",  # ours begins where the checkpoint was written
-    ".*sync_dist=True.*",  # every process has the loss of all
+    ".*your dataloader is not resumable.*",  # ours starts where the checkpoint was written
+    ".*sync_dist=True.*",  # every process computes the global loss
 )
 
 
 def make_trainer(config: ResolvedPretrainConfig, callbacks: Sequence[L.Callback], steps: int = -1) -> L.Trainer:
-    """The trainer of a run, or of its first ``steps``."""
+    """Return the trainer of a run, or of its first ``steps``."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     for noise in _NOISE:
         warnings.filterwarnings("ignore", noise)
     plugins: list[Any] = [_AtomicIO()]
-    if SLURMEnvironment.detect():  # a requeued job goes on with --resume, from our checkpoint and no other
+    if SLURMEnvironment.detect():  # a requeued job resumes from our checkpoint with --resume
         plugins.append(SLURMEnvironment(auto_requeue=False))
     return L.Trainer(
         accelerator=accelerator(config.device),
@@ -51,8 +51,8 @@ def make_trainer(config: ResolvedPretrainConfig, callbacks: Sequence[L.Callback]
     )
 
 
-def fit(trainer: L.Trainer, module: L.LightningModule, resume: Path | None = None) -> None:
-    """Train. A second Ctrl-C, which Lightning answers with an exit, reaches our caller as what it was."""
+def train_module(trainer: L.Trainer, module: L.LightningModule, resume: Path | None = None) -> None:
+    """Run ``trainer.fit``; re-raise Lightning's SystemExit on a second Ctrl-C as KeyboardInterrupt."""
     try:
         trainer.fit(module, ckpt_path=resume)
     except SystemExit:
@@ -62,23 +62,10 @@ def fit(trainer: L.Trainer, module: L.LightningModule, resume: Path | None = Non
 
 
 class _AtomicIO(TorchCheckpointIO):
-    """Lightning's checkpoints through our own save and load."""
+    """Lightning checkpoint files, written and read by glf.checkpoint."""
 
     def save_checkpoint(self, checkpoint_: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
-        checkpoint.save(checkpoint_, Path(path))
+        save_checkpoint(checkpoint_, Path(path))
 
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        return checkpoint.load(Path(path))
-
-
-def check_sharing(config: ResolvedPretrainConfig) -> None:
-    """A batch that the processes and the parts of a step cannot share is refused before any data is read."""
-    processes = config.devices * config.nodes
-    if config.batch_size % (processes * config.accumulate):
-        shared = f"{config.nodes} x {config.devices} devices" if config.nodes > 1 else f"{config.devices} devices"
-        raise ValueError(
-            f"a global batch of {config.batch_size} cannot be shared by {shared} in {config.accumulate} parts each:"
-            f" --batch-size must be a multiple of {processes * config.accumulate}"
-        )
-    if config.sync_norm and accelerator(config.device) == "cpu":
-        raise ValueError("batch normalisation over all devices (--sync-norm) runs on GPUs only, as torch has it")
+        return load_checkpoint(Path(path))

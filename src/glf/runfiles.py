@@ -1,0 +1,20 @@
+"""Names of the files in a run directory and in the directory of a comparison."""
+
+from pathlib import Path
+
+CONFIG = "config.json"  # the resolved config
+METRICS = "metrics.jsonl"  # a line per logged step and per epoch
+LOG = "train.log"  # the lines printed during training
+SKIPPED = "skipped.txt"  # files that could not be read
+BACKBONE = "backbone.safetensors"
+CHECKPOINTS = Path("checkpoints")
+LAST = CHECKPOINTS / "last.ckpt"
+BEST = CHECKPOINTS / "best.ckpt"
+LOCK = "run"  # .run.lock: held while a run trains
+RESULT = "result.json"  # config, final metrics, evaluation, versions, machine, command
+FEATURES = "features"  # cached features
+ARTIFACTS = "artifacts"  # data of the report's pictures
+
+COMPARISON = "compare.json"
+TABLE = "table.md"
+PAGE = "report.html"

@@ -1,0 +1,168 @@
+"""From the options a user gave to the config a run uses: resolved once, immutable afterwards."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from glf import methods, rundir
+from glf.config.training import PretrainConfig, ResolvedPretrainConfig, with_defaults
+from glf.data.augment.policies import ViewPolicy, policy
+from glf.data.batches import worker_count
+from glf.data.files import Files
+from glf.data.shards.index import is_stream, open_stream
+from glf.data.shards.loader import usable_workers
+from glf.data.shards.read import ShardStream
+from glf.data.sources import SOURCES, find_source
+from glf.device import accelerator
+from glf.nn.prior import check_prior
+from glf.nn.weights import check_weights
+from glf.objective import Method, Objective
+from glf.recipes import apply_recipe
+from glf.train.auto_config import Choice, auto_configure, inspect_data
+
+
+class Resolved(NamedTuple):
+    """Everything about a run that is known before an image is decoded."""
+
+    config: ResolvedPretrainConfig
+    method: Method  # with the configured heads and EMA momentum
+    objective: Objective
+    policy: tuple[ViewPolicy, ...]
+    accelerator: str
+    files: Files | None  # a folder or tar that was listed for the automatic defaults
+    shards: ShardStream | None
+    choices: list[Choice]
+
+
+def resolve(config: PretrainConfig) -> Resolved:
+    """Resolve and check every option before anything slow happens.
+
+    An explicit option wins over the recipe, the recipe over automatic defaults, and those over fixed defaults. On
+    --resume the saved config is used.
+    """
+    config = rundir.resolve_directory(config)
+    method = methods.parse(config.method, config.adc)
+    config = apply_recipe(config)
+    objective = method.build(**config.options)
+    files, shards, choices = None, None, list[Choice]()
+    streamed = config.data not in SOURCES and is_stream(config.data)
+    if _is_automatic(config):
+        source = find_source(config.data, "train")
+        assert isinstance(source, Files), "folders and tars hold files"
+        files = source
+        config, choices = auto_configure(config, inspect_data(config, files), objective.needs)
+    resolved = config if isinstance(config, ResolvedPretrainConfig) else with_defaults(config)
+    _check_batch(resolved)
+    if resolved.weights is not None:
+        check_weights(resolved.weights)
+    views = policy(resolved.augment or method.augment)
+    if len(views) > 2 and not method.many_views:
+        raise ValueError(f"{method.title} is defined for two views: {resolved.augment} has {len(views)}")
+    if streamed:
+        resolved, shards = _resolve_shards(resolved, method, objective.needs)
+    elif resolved.epoch_images is not None:
+        raise ValueError(f"--epoch-images only applies to shards, not to {resolved.data}: use --max-images")
+    elif "prior" in objective.needs:
+        check_prior(resolved.prior, resolved.prior_weights, download=resolved.download)
+    return Resolved(
+        config=resolved,
+        method=_with_heads(method, resolved),
+        objective=objective,
+        policy=views,
+        accelerator=accelerator(resolved.device),
+        files=files,
+        shards=shards,
+        choices=choices,
+    )
+
+
+def _is_automatic(config: PretrainConfig) -> bool:
+    """Only folders and tars of images get automatic defaults, and only without a recipe or a saved config."""
+    if isinstance(config, ResolvedPretrainConfig) or not config.auto or config.recipe:
+        return False
+    path = Path(config.data).expanduser()
+    is_files = path.is_dir() or path.suffix.lower() == ".tar"
+    return config.data not in SOURCES and not is_stream(config.data) and is_files
+
+
+def _with_heads(method: Method, config: ResolvedPretrainConfig) -> Method:
+    """Return the method with the configured heads and EMA momentum."""
+    given: dict[str, Any] = {
+        "projector": config.projector,
+        "norm": config.projector_norm,
+        "predictor": config.predictor,
+        "local": config.local,
+        "prototypes": config.prototypes,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    momentum = config.ema_momentum or method.ema_momentum
+    return replace(method, heads=replace(method.heads, **given), ema_momentum=momentum)
+
+
+def _check_batch(config: ResolvedPretrainConfig) -> None:
+    """Refuse a batch that cannot be split evenly among processes and chunks."""
+    processes = config.devices * config.nodes
+    if config.batch_size % (processes * config.accumulate):
+        devices = f"{config.nodes} x {config.devices} devices" if config.nodes > 1 else f"{config.devices} devices"
+        raise ValueError(
+            f"a global batch of {config.batch_size} cannot be split among {devices} in {config.accumulate} chunks each:"
+            f" --batch-size must be a multiple of {processes * config.accumulate}"
+        )
+    if config.sync_norm and accelerator(config.device) == "cpu":
+        raise ValueError("--sync-norm needs GPUs: torch synchronises batch normalisation on GPUs only")
+
+
+def holds_out(shards: ShardStream, config: ResolvedPretrainConfig) -> bool:
+    """Return whether the last shard is held out for the online probe."""
+    return len(shards.urls) > 1 and config.val_images != 0
+
+
+def _resolve_shards(
+    config: ResolvedPretrainConfig, method: Method, needs: frozenset[str]
+) -> tuple[ResolvedPretrainConfig, ShardStream]:
+    """Open the shards and take from them what they decide: the prior, and the number of workers.
+
+    The number of workers determines the order of the samples, so it is part of the saved config.
+    """
+    if config.max_images is not None:
+        raise ValueError("--max-images needs a data set of known images, which shards are not: use --epoch-images")
+    if "indices" in needs:
+        raise ValueError(f"{method.title} stores something for every image, which shards do not allow: use a folder")
+    shards = open_stream(config.data, size=config.image_size, labels=config.labels)
+    if "target" in needs and not shards.classes:
+        raise ValueError(
+            f"{method.title} needs labels, and {config.data} has none, or no shards.json that names the classes"
+        )
+    processes = config.devices * config.nodes
+    training = shards.held_out()[0] if holds_out(shards, config) else shards
+    workers = worker_count(
+        training,
+        config.workers,
+        gpu=accelerator(config.device) != "cpu",
+        processes=config.devices,
+        batch_bytes=shards.size.nbytes * config.batch_size // processes,
+    )
+    config = replace(config, workers=usable_workers(training, workers, processes))
+    if "prior" in needs:
+        _check_stored_prior(shards, config, method)
+        assert shards.prior is not None and shards.prior_width is not None, "checked above"  # noqa: PT018
+        config = replace(config, prior=shards.prior, prior_width=shards.prior_width)
+    return config, shards
+
+
+def _check_stored_prior(shards: ShardStream, config: ResolvedPretrainConfig, method: Method) -> None:
+    """The prior's features are stored with the samples; other options for it make no sense."""
+    if shards.prior_width is None:
+        raise ValueError(
+            f"{method.title} needs a prior, and {config.data} stores no prior features: write the shards with"
+            " glf shard --prior"
+        )
+    stored = {"prior": shards.prior, "prior_width": shards.prior_width, "prior_weights": None, "prior_size": None}
+    default = ResolvedPretrainConfig()
+    differing = [n for n, there in stored.items() if getattr(config, n) not in (getattr(default, n), there)]
+    if differing:
+        flags = ", ".join(f"--{name.replace('_', '-')} {getattr(config, name)}" for name in differing)
+        raise ValueError(
+            f"{config.data} stores features of the prior {shards.prior}, {shards.prior_width} wide, so {flags}"
+            " has no effect: drop it, or write other shards (glf shard --prior)"
+        )
