@@ -38,7 +38,7 @@ def collected(found: dict[str, Any], data: str) -> dict[str, Any]:
     rows = {name: references[name]["0"] for name in REFERENCES}
     rows |= {run["method"]: run["values"] for run in found["runs"]}
     command = f"python benchmarks/all_methods.py --images {Path(data).name}"
-    (judged,) = found["judged"].values()
+    (judged,) = found["evaluated"].values()
     about = {"machine": found["machine"], "versions": found["versions"], "test": judged["test"]}
     failed = {Path(place).parent.parent.name: why for place, why in found["failed"].items()}
     return {"command": command, "train": TRAIN, "seed": 0, **about, "rows": rows, "failed": failed}

@@ -34,7 +34,7 @@ with tempfile.TemporaryDirectory() as place:
 
 print(f"{content['title']}; base {content['base']!r}, torch {content['versions']['torch']}, {content['machine']}")
 values = {(run["data"], run["method"], run["variant"], run["seed"]): run["values"] for run in content["runs"]}
-for data, judged in content["judged"].items():
+for data, judged in content["evaluated"].items():
     for metric in ("linear", "knn5"):
         print(f"{Path(data).name}: {judged['protocols'][metric]}, {judged['test']} test images")
         for name, by_seed in content["references"][data].items():

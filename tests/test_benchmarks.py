@@ -84,8 +84,8 @@ def test_the_prior_stands_in_the_tables_of_the_studies_that_trust_it() -> None:
     assert set(pages.with_prior({**alone, "seeds": 1})["references"][data]["prior"]) == {"0"}
     several = pages.with_prior({**alone, "variants": {"none": {"prior": "pixels"}, "adc": {}}})
     assert set(several["references"][data]) == {"pixels", "prior of adc"}
-    held_out = {data: {**content["judged"][data], "split": "held-out part of train"}}
-    for other in ({"settings": {"prior": "pixels"}}, {"judged": held_out}, {"judged": {}}):
+    held_out = {data: {**content["evaluated"][data], "split": "held-out part of train"}}
+    for other in ({"settings": {"prior": "pixels"}}, {"evaluated": held_out}, {"evaluated": {}}):
         assert "prior" not in pages.with_prior({**alone, **other})["references"][data]
 
 
@@ -109,7 +109,7 @@ def test_a_study_takes_over_what_another_has_run(
     two = replace(one, title="Two", base="alone", variants={"alone": {}, "warmer": {"options": {"temperature": 0.5}}})
     second = conduct(two, tmp_path / "two", console=console, known=pages.known_runs())
     assert [path.parts[-4:-1] for path in (tmp_path / "two").rglob("result.json")] == [("simclr", "warmer", "0")]
-    assert second["runs"][0] == {**first["runs"][0], "variant": "alone", "place": "few/simclr/alone/0"}
+    assert second["runs"][0] == {**first["runs"][0], "variant": "alone", "path": "few/simclr/alone/0"}
     assert second["references"] == first["references"]
     assert not pages.runs_missing(second)
     (cell,) = one.cells()
@@ -154,7 +154,7 @@ def test_runs_that_two_machines_have_made_say_what_chance_is_worth() -> None:
 def test_a_study_keeps_its_own_of_two_machines_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "RESULTS", tmp_path)
     for name, processor in (("one", "P"), ("two", "Q")):
-        pages.store(name, {"judged": {}, "settings": {}, "variants": {}, "runs": made(processor, 0.5)})
+        pages.store(name, {"evaluated": {}, "settings": {}, "variants": {}, "runs": made(processor, 0.5)})
     (first,) = pages.known_runs("one").values()
     (second,) = pages.known_runs("two").values()
     assert [run["machine"]["processor"] for run in (first, second)] == ["P", "Q"]

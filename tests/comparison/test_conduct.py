@@ -1,4 +1,4 @@
-"""glf compare on real runs: pairs, tables, what a second start does, kills and failures."""
+"""glf compare on real runs: pairs, tables, restarts, kills and failures."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from safetensors.torch import load_file
 
 from glf.comparison.conduct import compare
 from glf.comparison.study import from_flags
+from glf.config.base import to_dict
 from glf.config.evaluation import CompareConfig
 from glf.train.run import pretrain
 
@@ -28,6 +30,22 @@ def small(images: str, out: Path, **values: Any) -> CompareConfig:
         methods=("simclr",), constrain=("none", "adc"), data=(images,), seeds=2, settings=QUICK, out=out
     )
     return replace(base, **values)
+
+
+def command(images: str, out: Path, *constrain: str) -> list[str]:
+    """A comparison of one seed as a process."""
+    settings = [part for item in QUICK.items() for part in item]
+    asked = [f"--data={images}", "--methods", "simclr", "--constrain", *constrain, "--seeds", "1", "--jobs", "1"]
+    asked += ["--settings", *settings, "--out", str(out)]
+    return [sys.executable, "-c", "from glf.cli import main; main()", "compare", *asked]
+
+
+def wait_for(condition: Callable[[], object], process: subprocess.Popen[Any]) -> None:
+    deadline = time.monotonic() + 240
+    while not condition():
+        assert process.poll() is None, "it ended before it could be stopped"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def times(out: Path) -> dict[str, int]:
@@ -48,10 +66,12 @@ def test_a_comparison_is_paired_stored_and_not_done_twice(few_images: str, tmp_p
     assert row.startswith(f"| simclr | {100 * mean:.1f} ± ")
     assert "(pixels)" in table
     assert "Differences, paired by seed" in (out / "report.html").read_text()
-    assert [path.parts[-4:-2] for path in sorted(out.rglob("map.webp"))] == [("adc", "0"), ("none", "0")]  # one seed's
+    maps = [path.parts[-4:-2] for path in sorted(out.rglob("map.webp"))]
+    assert maps == [("adc", "0"), ("none", "0")]  # of one seed
     saved = json.loads((out / "few" / "simclr" / "adc" / "1" / "result.json").read_text())
     assert saved["command"].startswith("glf pretrain")
     assert "--method simclr+adc" in saved["command"]
+    assert saved["evaluation"]["command"].startswith("glf evaluate")
     before = times(out)
     again = compare(small(few_images, out), console)
     assert times(out) == before
@@ -61,11 +81,11 @@ def test_a_comparison_is_paired_stored_and_not_done_twice(few_images: str, tmp_p
 
 
 def test_runs_of_a_pair_share_weights_batches_and_views(few_images: str, tmp_path: Path, console: Console) -> None:
-    """Without learning, all that is left is the first weights and what batch normalisation saw of the views."""
+    """With a learning rate of zero, only initial weights and batch statistics of the views are left."""
     study = from_flags(small(few_images, tmp_path, settings={**QUICK, "lr": "0.0", "weight_decay": "0.0"}))
     weights = {}
     for cell in study.cells():
-        run = tmp_path / cell.place
+        run = tmp_path / cell.path
         pretrain(replace(study.config(cell), out=run), console)
         weights[cell.variant, cell.seed] = load_file(run / "backbone.safetensors")
 
@@ -78,7 +98,7 @@ def test_runs_of_a_pair_share_weights_batches_and_views(few_images: str, tmp_pat
     assert any("running_mean" in name and value.any() for name, value in weights["none", 0].items())
 
 
-def test_a_run_that_fails_is_listed_and_the_others_go_on(few_images: str, tmp_path: Path, console: Console) -> None:
+def test_a_failed_run_is_listed_and_the_others_continue(few_images: str, tmp_path: Path, console: Console) -> None:
     out, study = tmp_path / "out", tmp_path / "study.toml"
     study.write_text(
         f"""
@@ -102,51 +122,63 @@ def test_a_run_that_fails_is_listed_and_the_others_go_on(few_images: str, tmp_pa
     assert len(json.loads((out / "compare.json").read_text())["runs"]) == 1
 
 
-def test_runs_with_other_settings_are_not_taken_for_these(few_images: str, tmp_path: Path, console: Console) -> None:
+def test_runs_with_other_settings_are_refused(few_images: str, tmp_path: Path, console: Console) -> None:
     out = tmp_path / "out"
     config = small(few_images, out, constrain=("none",), seeds=1)
     study = from_flags(config)
     (cell,) = study.cells()
-    pretrain(replace(study.config(cell), out=out / cell.place), console)
-    with pytest.raises(ValueError, match="was made with epochs 1, and the study says 2: choose another --out"):
+    pretrain(replace(study.config(cell), out=out / cell.path), console)
+    with pytest.raises(ValueError, match="was trained with epochs 1, but the study says 2: choose another --out"):
         compare(replace(config, settings={**QUICK, "epochs": "2"}), console)
 
 
-def test_a_killed_comparison_goes_on_where_it_was(few_images: str, tmp_path: Path) -> None:
+def test_a_killed_comparison_continues_where_it_was(few_images: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    asked = [f"--data={few_images}", "--methods", "simclr", "--constrain", "none", "lpm", "--seeds", "1", "--jobs", "1"]
-    asked += ["--settings", *(part for item in QUICK.items() for part in item), "--out", str(out)]
-    command = [sys.executable, "-c", "from glf.cli import main; main()", "compare", *asked]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    asked = command(few_images, out, "none", "lpm")
+    process = subprocess.Popen(asked, stdout=subprocess.DEVNULL)
     first, second = (out / "few" / "simclr" / name / "0" for name in ("none", "lpm"))
-    deadline = time.monotonic() + 240
-    while not (second / "config.json").exists():  # the first is over, the second under way
-        assert process.poll() is None, "it ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for((second / "config.json").exists, process)  # the first has ended, the second has begun
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     finished = (first / "result.json").stat().st_mtime_ns
+    begun = (second / "config.json").stat().st_mtime_ns
     assert not (second / "backbone.safetensors").exists()
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(asked, capture_output=True, text=True, check=True)
     assert (first / "result.json").stat().st_mtime_ns == finished
+    assert (second / "config.json").stat().st_mtime_ns == begun, "it waits for the process that was left behind"
     assert "few/simclr/lpm/0  knn5" in done.stdout
     assert "failed" not in (out / "table.md").read_text()
 
 
-def test_a_polite_kill_ends_the_runs_too(few_images: str, tmp_path: Path) -> None:
-    asked = [f"--data={few_images}", "--methods", "simclr", "--constrain", "none", "--seeds", "1"]
-    asked += ["--settings", *(part for item in QUICK.items() for part in item), "--out", str(tmp_path / "out")]
-    command = [sys.executable, "-c", "from glf.cli import main; main()", "compare", *asked]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    deadline = time.monotonic() + 240
-    while not list(tmp_path.rglob("config.json")):
-        assert process.poll() is None, "it ended before it could be stopped"
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+def test_sigterm_stops_the_runs_too(few_images: str, tmp_path: Path) -> None:
+    asked = command(few_images, tmp_path / "out", "none")
+    process = subprocess.Popen(asked, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    wait_for(lambda: list(tmp_path.rglob("config.json")), process)
     process.terminate()
-    _, said = process.communicate(timeout=120)
+    _, printed = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGTERM
-    assert said == "glf: stopped; the same command goes on with what was under way\n"
+    assert printed == "glf: stopped; run the same command again to resume\n"
     with pytest.raises(ProcessLookupError):
-        os.killpg(process.pid, 0)  # nobody is left
+        os.killpg(process.pid, 0)  # no process is left
+
+
+def test_two_processes_with_the_same_run_train_it_once(few_images: str, tmp_path: Path) -> None:
+    """The second one waits for the lock, and finds the run finished."""
+    study = from_flags(small(few_images, tmp_path, constrain=("none",), seeds=1))
+    (cell,) = study.cells()
+    run, job = tmp_path / cell.path, tmp_path / "job.json"
+    job.write_text(
+        json.dumps({"pretrain": to_dict(study.config(cell)), "evaluate": to_dict(study.evaluate_config(run))})
+    )
+    asked = [sys.executable, "-m", "glf.comparison.worker", str(job)]
+    both = [subprocess.Popen(asked, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    printed = [process.communicate(timeout=240)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert sorted(map(bool, printed)) == [False, True]
+    assert (run / "result.json").exists()
+
+
+def test_a_comparison_does_not_import_lightning() -> None:
+    """Only the processes of its runs do: importing it takes seconds."""
+    code = "import sys, glf.comparison.conduct, glf.comparison.worker; print('lightning' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -1,4 +1,4 @@
-"""A stored result is had again, and a tampered one is not."""
+"""glf verify confirms an untouched run and rejects a changed one."""
 
 import json
 from collections.abc import Callable
@@ -22,14 +22,14 @@ def run(small_run: Callable[..., Path], few_images: str, console: Console) -> Pa
     return found
 
 
-def test_the_same_again(run: Path, console: Console) -> None:
+def test_an_untouched_run_is_confirmed(run: Path, console: Console) -> None:
     stored = (run / "result.json").read_bytes()
     assert verify(VerifyConfig(result=run / "result.json"), console)
-    assert (run / "result.json").read_bytes() == stored  # it looks, and changes nothing
+    assert (run / "result.json").read_bytes() == stored  # verify changes nothing
     assert "20 epochs" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_other_weights_are_found_out(run: Path, console: Console, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changed_weights_are_detected(run: Path, console: Console, capsys: pytest.CaptureFixture[str]) -> None:
     path = run / "backbone.safetensors"
     generator = torch.Generator().manual_seed(0)
     from safetensors import safe_open
@@ -47,11 +47,11 @@ def test_other_weights_are_found_out(run: Path, console: Console, capsys: pytest
     assert "different" in capsys.readouterr().out
 
 
-def test_a_run_that_was_never_judged(run: Path, console: Console) -> None:
+def test_a_run_without_an_evaluation_is_an_error(run: Path, console: Console) -> None:
     content = json.loads((run / "result.json").read_text())
     del content["evaluation"]
     (run / "result.json").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="has not been judged"):
+    with pytest.raises(ValueError, match="has not been evaluated: run `glf evaluate"):
         verify(VerifyConfig(result=run), console)
     with pytest.raises(FileNotFoundError, match=r"no result\.json"):
         verify(VerifyConfig(result=run / "nowhere"), console)

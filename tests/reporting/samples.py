@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from glf.evaluation.theorem import LABELS
 from glf.result import RESULT_SCHEMA, update_result
 
 HARMFUL = "<script>alert(1)</script>"
@@ -26,7 +27,7 @@ def a_run(path: Path, name: str = "photos", classes: tuple[str, str] = ("cat", "
         "classes": list(classes),
         "rows": rows,
         "percent": ["knn5"],
-        "protocols": {"knn5": "5-nn", "rank": "effective rank", **dict.fromkeys(THEOREM, "a term")},
+        "protocols": {"knn5": "5-nn", "rank": "effective rank", "info_nce": "InfoNCE", **LABELS},
         "details": {
             column: {"knn5": {"interval": interval, "per_class": [0.75, 0.5]}} for column, interval in intervals.items()
         },

@@ -1,34 +1,35 @@
-"""glf compare: run what is missing, and write the table after every run."""
+"""glf compare: run the missing cells, and update the table and the report after each."""
 
 import json
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from glf import result
-from glf.comparison.runs import evaluated_result, key, reference_key, run_all
+from glf.comparison.processes import run_all
+from glf.comparison.runs import evaluated_result, key, reference_key
 from glf.comparison.study import Cell, Study, from_flags
 from glf.config.evaluation import CompareConfig
 from glf.reporting.page import write_report
 from glf.reporting.study_tables import markdown
+from glf.result import RESULT_SCHEMA, provenance, write_file
+from glf.runfiles import COMPARISON, PAGE, TABLE
+from glf.ui import progress, say
 
-FILE, TABLE, PAGE = "compare.json", "table.md", "report.html"
+Record = dict[str, Any]  # the results of one run, as stored in compare.json
 REFERENCES = ("pixels", "untrained")
-PROTOCOL_KEYS = ("protocols", "split", "train", "test")  # how, and on what
+PROTOCOL_KEYS = ("protocols", "split", "train", "test")
+_NONE: Mapping[str, Record] = MappingProxyType({})
 
 
 def compare(config: CompareConfig, console: Console | None = None) -> dict[str, Any]:
-    """Train and judge what is not there yet; returns what compare.json holds."""
-    if sys.platform == "win32":
-        raise ValueError("glf compare locks its runs as Unix does: run it on Linux or macOS")
+    """Train and evaluate the runs that are missing; return the content of compare.json."""
     content = conduct(from_flags(config), config.out, config.jobs, console)
     if content["failed"]:
-        raise ValueError(f"{len(content['failed'])} runs failed; the others are in {config.out / TABLE}")
+        raise ValueError(f"{len(content['failed'])} runs failed; results of the others: {config.out / TABLE}")
     return content
 
 
@@ -37,95 +38,92 @@ def conduct(
     out: Path,
     jobs: int | None = None,
     console: Console | None = None,
-    known: Mapping[str, dict[str, Any]] = MappingProxyType({}),
-    keep: Callable[[dict[str, Any]], None] = lambda content: None,
+    known: Mapping[str, Record] = _NONE,
+    store: Callable[[dict[str, Any]], None] = lambda content: None,
     references: bool = True,
 ) -> dict[str, Any]:
-    """The same for a study that is there already, whatever fails.
+    """Run a study and return the content of compare.json; failed runs are listed in it.
 
-    ``known`` are runs of other studies or machines by their key, which are not made again; ``keep`` is told what there
-    is after every run. Without ``references`` pixels and the untrained network are not judged.
+    ``known`` holds records of other studies or machines by run key; these runs are not repeated. ``store`` is called
+    with the content after each run. ``references=False`` skips raw pixels and the untrained network.
     """
     console = console or Console()
     cells = list(study.cells())
     missing = [cell for cell in cells if key(study, cell) not in known]
-    first = (study.methods[0], next(iter(study.variants)))  # beside it, once for each set of images and seed
-    wanted = [cell for cell in missing if references and (cell.method, cell.variant) == first]
-    elsewhere = _references(known)
-    beside = {cell for cell in wanted if reference_key(study, cell) not in elsewhere}
-    for line in (f"{study.title}: {len(cells)} runs in {out}, {len(cells) - len(missing)} known", study.cost):
-        if line:
-            console.print(line, highlight=False, soft_wrap=True, markup=False)
+    # References do not depend on the method: evaluate them once per data set and seed, with the first method.
+    first = (study.methods[0], next(iter(study.variants)))
+    known_references = _known_references(known)
+    with_references = {
+        cell
+        for cell in missing
+        if references and (cell.method, cell.variant) == first and reference_key(study, cell) not in known_references
+    }
+    say(console, f"{study.title}: {len(cells)} runs in {out}, {len(cells) - len(missing)} already known")
+    if study.cost:
+        say(console, study.cost)
     failed: dict[str, str] = {}
     columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("runs", total=len(missing))
+    with progress(*columns, console=console) as bar:
+        task = bar.add_task("runs", total=len(missing))
 
-        def done(cell: Cell, why: str | None) -> None:
-            if why is not None:
-                failed[str(cell.place)] = why
-            progress.advance(task)
-            text = f"{cell.place}  {_said(study, out / cell.place, why)}"
-            progress.console.print(text, highlight=False, soft_wrap=True, markup=False)
-            keep(write(study, out, failed, known))
+        def finished(cell: Cell, failure: str | None) -> None:
+            if failure is None:
+                found = record(study, cell, out)
+                assert found is not None, "its process has evaluated it"
+                text = "  ".join(f"{name} {value:.4g}" for name, value in found["values"].items())
+            else:
+                failed[str(cell.path)] = failure
+                text = f"failed: {failure}"
+            bar.advance(task)
+            say(bar.console, f"{cell.path}  {text}")
+            store(write(study, out, failed, known))
 
-        run_all(study, missing, out, jobs, done, beside)
+        run_all(study, missing, out, jobs, finished, with_references)
     content = write(study, out, failed, known)
-    keep(content)
-    console.print(markdown(content), highlight=False, soft_wrap=True, markup=False)
+    store(content)
+    say(console, markdown(content))
     return content
 
 
-def _references(known: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What pixels and the untrained network have reached beside runs that are known."""
+def _known_references(known: Mapping[str, Record]) -> dict[str, Any]:
     return {run["reference"]: run["references"] for run in known.values() if run["references"]}
 
 
-def _said(study: Study, run: Path, why: str | None) -> str:
-    if why is not None:
-        return f"failed: {why}"
-    content = evaluated_result(study, run)
-    assert content is not None, "a run that did not fail was judged"
-    row = content["evaluation"]["rows"]["trained"]
-    return "  ".join(f"{name} {value:.4g}" for name, value in row.items())
-
-
-def record(study: Study, cell: Cell, out: Path) -> dict[str, Any] | None:
-    """What a table needs to know of a run, once it has been judged."""
-    content = evaluated_result(study, out / cell.place)
+def record(study: Study, cell: Cell, out: Path) -> Record | None:
+    """Return the results of a run for the table, or None if it has not been evaluated yet."""
+    run = out / cell.path
+    content = evaluated_result(run, study.evaluate_config(run))
     if content is None:
         return None
-    found = content["evaluation"]
+    evaluation = content["evaluation"]
     return {
         "key": key(study, cell),
         "reference": reference_key(study, cell),
-        "values": found["rows"]["trained"],
-        "references": {name: row for name, row in found["rows"].items() if name in REFERENCES},
-        **{name: found[name] for name in PROTOCOL_KEYS},
+        "values": evaluation["rows"]["trained"],
+        "references": {name: row for name, row in evaluation["rows"].items() if name in REFERENCES},
+        **{name: evaluation[name] for name in PROTOCOL_KEYS},
         **{name: content[name] for name in ("machine", "versions", "time", "command")},
     }
 
 
-def write(
-    study: Study, out: Path, failed: dict[str, str], known: Mapping[str, dict[str, Any]] = MappingProxyType({})
-) -> dict[str, Any]:
-    """Collect what is done into compare.json, table.md and report.html."""
-    runs: list[dict[str, Any]] = []
+def write(study: Study, out: Path, failed: dict[str, str], known: Mapping[str, Record] = _NONE) -> dict[str, Any]:
+    """Write compare.json, table.md and report.html from the runs that are done; return the content of the first."""
+    runs: list[Record] = []
     references: dict[str, dict[str, dict[str, Any]]] = {}
-    about: dict[str, Any] = result.provenance()
-    sets: dict[str, Any] = {}
-    elsewhere = _references(known)
+    about: dict[str, Any] = provenance()
+    evaluated: dict[str, Any] = {}
+    known_references = _known_references(known)
     for cell in study.cells():
         found = known.get(key(study, cell)) or record(study, cell, out)
         if found is None:
             continue
-        runs.append({**found, **cell._asdict(), "place": str(cell.place)})
-        for name, row in (found["references"] or elsewhere.get(found["reference"], {})).items():
+        runs.append({**found, **cell._asdict(), "path": str(cell.path)})
+        for name, row in (found["references"] or known_references.get(found["reference"], {})).items():
             references.setdefault(cell.data, {}).setdefault(name, {})[str(cell.seed)] = row
-        sets[cell.data] = {name: found[name] for name in PROTOCOL_KEYS}
+        evaluated[cell.data] = {name: found[name] for name in PROTOCOL_KEYS}
         about |= {name: found[name] for name in ("machine", "versions")}
     content = {
-        "schema": result.SCHEMA,
+        "schema": RESULT_SCHEMA,
         "kind": "compare",
         "title": study.title,
         "finding": study.finding,
@@ -139,10 +137,10 @@ def write(
         "runs": runs,
         "references": references,
         "failed": failed,
-        "judged": sets,
+        "evaluated": evaluated,
         **about,
     }
-    result.write(out / FILE, json.dumps(content, indent=1) + "\n")
-    result.write(out / TABLE, markdown(content))
+    write_file(out / COMPARISON, json.dumps(content, indent=1) + "\n")
+    write_file(out / TABLE, markdown(content))
     write_report(out, out / PAGE)
     return content

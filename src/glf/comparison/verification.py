@@ -1,4 +1,4 @@
-"""glf verify: judge a stored backbone again, and say whether the numbers are the same."""
+"""glf verify: evaluate a stored run again and compare the numbers."""
 
 import shlex
 import tempfile
@@ -8,35 +8,36 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from glf import result
 from glf.config.base import from_dict
 from glf.config.evaluation import EvaluateConfig, VerifyConfig
 from glf.evaluation.suite import run_evaluation
+from glf.result import read_result
+from glf.runfiles import RESULT
+from glf.ui import say
 
 
 def verify(config: VerifyConfig, console: Console | None = None) -> bool:
-    """Whether a second evaluation, with features extracted anew, gives what result.json says."""
+    """Evaluate a run again, with newly extracted features; return whether result.json holds the same numbers."""
     console = console or Console()
-    run = config.result.parent if config.result.name == result.FILE else config.result
-    content = result.read(run)
+    run = config.result.parent if config.result.name == RESULT else config.result
+    content = read_result(run)
     if "evaluation" not in content:
-        raise ValueError(f"{run} has not been judged: nothing to compare with (glf evaluate {shlex.quote(str(run))})")
+        raise ValueError(f"{run} has not been evaluated: run `glf evaluate {shlex.quote(str(run))}` first")
     stored = content["evaluation"]
-    asked = from_dict(EvaluateConfig, stored["config"])
+    again = replace(
+        from_dict(EvaluateConfig, stored["config"]), run=run, references=False, compare_with=(), artifacts=False
+    )
     with tempfile.TemporaryDirectory() as cache:
-        found = run_evaluation(
-            replace(asked, run=run, references=False, compare_with=(), artifacts=False), Path(cache), console
-        )
+        found = run_evaluation(again, Path(cache), console)
     before, now = stored["rows"]["trained"], found["rows"]["trained"]
     table = Table("protocol", "stored", "now", "")
-    for key, words in stored["protocols"].items():
-        table.add_row(
-            words, str(before[key]), str(now.get(key)), "same" if before[key] == now.get(key) else "different"
-        )
+    for name, protocol in stored["protocols"].items():
+        same = "same" if before[name] == now.get(name) else "different"
+        table.add_row(protocol, str(before[name]), str(now.get(name)), same)
     console.print(table)
-    other = {n: (v, found["versions"].get(n)) for n, v in stored["versions"].items() if v != found["versions"].get(n)}
-    if before != now and other:
-        console.print(
-            "versions differ: " + ", ".join(f"{n} {a} -> {b}" for n, (a, b) in other.items()), highlight=False
-        )
+    if before != now:
+        versions = {name: (old, found["versions"].get(name)) for name, old in stored["versions"].items()}
+        changed = [f"{name} {old} -> {new}" for name, (old, new) in versions.items() if old != new]
+        if changed:
+            say(console, f"versions differ: {', '.join(changed)}")
     return bool(before == now)
