@@ -1,17 +1,20 @@
-"""Real images for the tests of augmentation, and what they are compared with."""
+"""Real images for the tests of augmentation, and reference implementations."""
 
+import math
 from functools import cache
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 
+from glf.data.augment.colour import BRIGHTNESS, CONTRAST, LUMA, SATURATION
 from glf.data.augment.policies import ViewPolicy
 from glf.data.batches import to_tensor
 from glf.data.sources import load
 from glf.types import Batch
 
 COUNT = 4000
-# Nothing happens to the colours, and the crop is the whole image; tests turn on what they look at.
+# No change of colours, and the whole image as crop; tests switch on what they examine.
 PLAIN = ViewPolicy(crop=(1, 1), ratio=(1, 1), flip=0, jitter=0, brightness=0, contrast=0, saturation=0, hue=0, grey=0)
 
 
@@ -25,7 +28,7 @@ def seeded(seed: int = 0) -> Generator:
 
 
 def raw(channels: int = 3, height: int = 28, width: int = 28, count: int = 6) -> Tensor:
-    """Real images, uint8; colour ones have three different images as their channels."""
+    """Real uint8 images; colour images have three different images as channels."""
     return stored()[: count * channels].view(count, channels, 28, 28)[:, :, :height, :width].contiguous()
 
 
@@ -43,6 +46,29 @@ def close(ours: Tensor, theirs: Tensor) -> None:
 
 
 def in_pixels(boxes: Tensor, height: int, width: int) -> Tensor:
-    """left, top, width, height"""
+    """Boxes as left, top, width, height in pixels."""
     x0, y0, x1, y1 = (boxes.double() * torch.tensor([width, height, width, height])).unbind(1)
     return torch.stack((torch.minimum(x0, x1), y0, (x1 - x0).abs(), y1 - y0), dim=1)
+
+
+def unclamped(image: np.ndarray, amount: list[float], order: list[int], grey: bool) -> np.ndarray:
+    """The colour operations by their definitions in float64, without clamping; the hue by Rodrigues' formula."""
+    luma = np.array(LUMA if len(image) == 3 else [1.0])
+    axis = np.ones(3) / math.sqrt(3)
+    for kind in order:
+        shade = np.tensordot(luma, image, 1)
+        if kind == BRIGHTNESS:
+            image = amount[kind] * image
+        elif kind == CONTRAST:
+            image = amount[kind] * image + (1 - amount[kind]) * shade.mean()
+        elif kind == SATURATION:
+            image = amount[kind] * image + (1 - amount[kind]) * shade
+        elif len(image) == 3:
+            angle, pixels = 2 * math.pi * amount[kind], image.reshape(3, -1).T
+            turned = (
+                pixels * math.cos(angle)
+                + np.cross(axis, pixels) * math.sin(angle)
+                + np.outer(pixels @ axis, axis) * (1 - math.cos(angle))
+            )
+            image = turned.T.reshape(image.shape)
+    return np.broadcast_to(np.tensordot(luma, image, 1), image.shape) if grey else image

@@ -82,7 +82,7 @@ def test_cells_are_ordered_by_seed_so_that_pairs_are_complete(file: Path) -> Non
         ("nu = 0.5", "seed = 3", "strong must be a table without"),
         ("strong =", '"a/b" =', "variant 'a/b' cannot be the name of a folder"),
         ('["fashion-mini"]', '["a/x.npz", "b/x.npz"]', "b/x.npz and a/x.npz would share the folder"),
-        ("epochs = 3", 'augment = "gentel"', "unknown recipe of views 'gentel' - did you mean 'gentle'"),
+        ("epochs = 3", 'augment = "gentel"', "unknown augmentation policy 'gentel' - did you mean 'gentle'"),
         ("seeds = 2", "seeds = 2\nevaluation = { splitt = 'val' }", "unknown configuration key 'splitt'"),
         (
             "seeds = 2",

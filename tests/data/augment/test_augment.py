@@ -1,4 +1,4 @@
-"""Whole views: both forms against torchvision's operations with the same numbers, and the recipe's frequencies."""
+"""Whole views: both forms against torchvision with the same parameters, and the frequencies of the policy."""
 
 import math
 from collections.abc import Iterator
@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from test_colour import unclamped
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision.transforms.v2 import functional as V
@@ -15,7 +14,7 @@ from torchvision.transforms.v2 import functional as V
 from glf.data.augment import augment as A
 from glf.data.augment import crop
 from glf.data.augment.policies import POLICIES, ViewPolicy
-from pictures import COUNT, PLAIN, batch, close, in_pixels, photos, raw, seeded
+from pictures import COUNT, PLAIN, batch, close, in_pixels, photos, raw, seeded, unclamped
 
 ADJUST = (V.adjust_brightness, V.adjust_contrast, V.adjust_saturation, V.adjust_hue)
 of_both_forms = pytest.mark.parametrize("form", ["fused", "exact"])
@@ -23,7 +22,7 @@ of_both_forms = pytest.mark.parametrize("form", ["fused", "exact"])
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:
-    """Threads only get in each other's way on tensors this small."""
+    """Several threads are slower on tensors this small."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -31,7 +30,7 @@ def one_thread() -> Iterator[None]:
 
 
 def cropped(image: Tensor, box: Tensor, flipped: bool, size: int) -> Tensor:
-    """From 64 px on a CPU cuts bytes out of bytes."""
+    """From 64 px on, a CPU crops bytes to bytes."""
     left, top, w, h = box.round().int().tolist()
     x = V.resized_crop(image if size >= 64 else image.float(), top, left, h, w, [size, size], antialias=True) / 255
     return V.horizontal_flip(x) if flipped else x
@@ -45,11 +44,11 @@ def blurred(x: Tensor, sigma: float) -> Tensor:
 @of_both_forms
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize(("channels", "size"), [(3, 28), (3, 44), (1, 17), (3, 70)])
-def test_a_view_is_torchvisions_with_the_same_numbers(name, channels, size, form):
-    """exact: its functions one after the other. fused: the same without clamping in between."""
+def test_a_view_equals_torchvisions_with_the_same_parameters(name, channels, size, form):
+    """exact: torchvision's functions one after the other. fused: the same without clamping in between."""
     images, view = raw(channels, 28, 24), replace(POLICIES[name][-1], grey=0.4, blur=0.6, solarise=0.4, side=1)
     drawn = A.draw_view(view, 28, 24, 6, seeded())
-    ours = getattr(A, form)(crop.way(images, size)(images), drawn, size)
+    ours = getattr(A, form)(crop.cropper_type(images, size)(images), drawn, size)
     boxes, flipped = in_pixels(drawn.boxes, 28, 24), drawn.boxes[:, 0] > drawn.boxes[:, 2]
     for i, image in enumerate(images):
         x = cropped(image, boxes[i], bool(flipped[i]), size)
@@ -61,7 +60,7 @@ def test_a_view_is_torchvisions_with_the_same_numbers(name, channels, size, form
         else:
             x = torch.from_numpy(np.array(unclamped(x.double().numpy(), amount, order, grey)))
             x = blurred(x, float(drawn.sigma[i])).clamp(0, 1).float()
-        if drawn.solarised[i]:  # a jump at one half: what is within rounding of it may fall on either side
+        if drawn.solarised[i]:  # discontinuous at one half: values within rounding of it may fall on either side
             near = (x - 0.5).abs() < 1e-5
             x, ours[i] = V.solarize(x, 0.5).masked_fill(near, 0), ours[i].masked_fill(near, 0)
         close(ours[i], x)
@@ -73,19 +72,19 @@ def test_a_view_is_torchvisions_with_the_same_numbers(name, channels, size, form
     ("channels", "height", "width", "size"), [(1, 28, 28, 28), (3, 28, 28, 40), (3, 28, 19, 16), (1, 18, 28, 24)]
 )
 def test_a_batch_of_views(name, channels, height, width, size, form):
-    recipe = POLICIES[name]
+    policy = POLICIES[name]
     given = batch(raw(channels, height, width))
     images, state = given.images.clone(), torch.get_rng_state()
-    views = A.augment(given, recipe, size, seeded(), form)
-    again, other = (A.augment(given, recipe, size, seeded(s), form) for s in (0, 1))
+    views = A.augment(given, policy, size, seeded(), form)
+    again, other = (A.augment(given, policy, size, seeded(s), form) for s in (0, 1))
 
     assert torch.equal(given.images, images)
-    assert torch.equal(torch.get_rng_state(), state), "numbers come from the generator alone"
-    assert views.boxes.shape == (len(recipe), 6, 4)
+    assert torch.equal(torch.get_rng_state(), state), "all random numbers come from the generator"
+    assert views.boxes.shape == (len(policy), 6, 4)
     assert views.target is given.target
     assert views.indices is given.indices
     assert views.prior is given.prior
-    for view, x, same, different in zip(recipe, views.x, again.x, other.x, strict=True):
+    for view, x, same, different in zip(policy, views.x, again.x, other.x, strict=True):
         assert x.shape == (6, channels, *(round(view.side * size),) * 2)
         assert x.dtype == torch.float32
         assert x.min() >= 0
@@ -96,7 +95,7 @@ def test_a_batch_of_views(name, channels, height, width, size, form):
     assert not torch.equal(views.x[0], views.x[1])
 
 
-def test_small_crops_are_small_and_come_last():
+def test_local_crops_are_small_and_come_last():
     views = A.augment(batch(raw(3)), POLICIES["multicrop"], 32, seeded())
     assert [x.shape[-1] for x in views.x] == [32, 32, *[18] * 6]
     area = ((views.boxes[..., 2] - views.boxes[..., 0]) * (views.boxes[..., 3] - views.boxes[..., 1])).abs()
@@ -104,25 +103,25 @@ def test_small_crops_are_small_and_come_last():
     assert area[:2].max() > 0.3
 
 
-def test_both_forms_look_at_the_same_place():
-    """Pairs that differ in the form alone: same boxes, and the same numbers for everything else."""
+def test_both_forms_use_the_same_parameters():
+    """Runs that differ only in the form see the same boxes and the same colour parameters."""
     fused, exact = (A.augment(batch(raw(3)), POLICIES["symmetric"], 28, seeded(), form) for form in ("fused", "exact"))
     assert torch.equal(fused.boxes, exact.boxes)
     apart = torch.stack([(a - b).abs().mean() for a, b in zip(fused.x, exact.x, strict=True)])
     assert 1e-4 < apart.max() < 0.1
 
 
-def test_half_precision_of_the_network_does_not_reach_the_colours():
+def test_autocast_does_not_apply_to_augmentation():
     given = batch(raw(3))
     expected = A.augment(given, POLICIES["symmetric"], 28, seeded()).x[0]
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(A.augment(given, POLICIES["symmetric"], 28, seeded()).x[0], expected)
 
 
-def test_the_boxes_are_those_of_the_crops():
+def test_the_returned_boxes_are_those_of_the_crops():
     given, view = batch(raw(3, 28, 22)), replace(PLAIN, crop=(0.2, 1.0), ratio=(3 / 4, 4 / 3), flip=0.5)
     views = A.augment(given, (view, view), 20, seeded())
-    assert 0 < (views.boxes[..., 0] > views.boxes[..., 2]).sum() < 12, "some are flipped, others not"
+    assert 0 < (views.boxes[..., 0] > views.boxes[..., 2]).sum() < 12, "some are flipped, some are not"
     for x, boxes in zip(views.x, views.boxes, strict=True):
         for image, result, flipped, box in zip(
             given.images, x, boxes[:, 0] > boxes[:, 2], in_pixels(boxes, 28, 22).round().int().tolist(), strict=True
@@ -145,7 +144,7 @@ def test_the_boxes_are_those_of_the_crops():
     ids=str,
 )
 @of_both_forms
-def test_each_image_draws_numbers_of_its_own(on, form):
+def test_each_image_has_its_own_parameters(on, form):
     one = raw(3)[:1].repeat(6, 1, 1, 1)
     x = A.augment(batch(one), (replace(PLAIN, **on),), 28, seeded(), form).x[0]
     apart = (x.unsqueeze(0) - x.unsqueeze(1)).abs().amax((2, 3, 4))
@@ -158,14 +157,14 @@ def test_probability_zero_does_nothing(form):
     full = ViewPolicy(
         crop=(1, 1), ratio=(1, 1), flip=0, jitter=0, brightness=0.8, contrast=0.8, saturation=0.8, hue=0.2, grey=0
     )
-    rarely = replace(full, blur=1e-9, solarise=1e-9, grey=1e-9)  # a batch in which none is chosen
+    rarely = replace(full, blur=1e-9, solarise=1e-9, grey=1e-9)  # no image of the batch is chosen
     for view in (full, rarely, replace(PLAIN, jitter=1)):
         close(A.augment(given, (view,), 28, seeded(), form).x[0], x)
 
 
 @of_both_forms
 @pytest.mark.parametrize("channels", [1, 3])
-def test_probability_one_does_it_to_every_image(channels, form):
+def test_probability_one_applies_to_every_image(channels, form):
     given, x = batch(raw(channels)), photos(channels)
 
     def only(**on: float) -> Tensor:
@@ -179,7 +178,7 @@ def test_probability_one_does_it_to_every_image(channels, form):
 
 @pytest.mark.parametrize("probability", [0.2, 0.5])
 @pytest.mark.parametrize("name", ["flip", "grey", "blur", "solarise"])
-def test_things_happen_as_often_as_the_recipe_says(name, probability):
+def test_frequencies_are_those_of_the_policy(name, probability):
     drawn = A.draw_view(replace(PLAIN, **{name: probability}), 28, 28, COUNT, seeded())
     happened = {
         "flip": drawn.boxes[:, 0] > drawn.boxes[:, 2],
@@ -187,12 +186,12 @@ def test_things_happen_as_often_as_the_recipe_says(name, probability):
         "blur": torch.zeros(COUNT) if drawn.sigma is None else drawn.sigma > 0,
         "solarise": drawn.solarised,
     }
-    for what, rows in happened.items():
+    for what, chosen in happened.items():
         expected = probability if what == name else 0
-        assert abs(rows.double().mean() - expected) <= 4 * math.sqrt(expected * (1 - expected) / COUNT), what
+        assert abs(chosen.double().mean() - expected) <= 4 * math.sqrt(expected * (1 - expected) / COUNT), what
 
 
-def test_the_width_of_the_blur_is_uniform_from_a_tenth_to_two():
+def test_the_sigma_of_the_blur_is_uniform_from_0_1_to_2():
     sigma = A.draw_view(replace(PLAIN, blur=1), 28, 28, COUNT, seeded()).sigma
     at = torch.tensor([0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0])
     torch.testing.assert_close(sigma.quantile(at), 0.1 + 1.9 * at, rtol=0, atol=0.06)
@@ -201,7 +200,7 @@ def test_the_width_of_the_blur_is_uniform_from_a_tenth_to_two():
 @of_both_forms
 @pytest.mark.parametrize("size", [20, 80])
 def test_double_precision_works_at_every_size(size, form):
-    """Lightning's 64-true makes it the default of new tensors during a step."""
+    """Lightning's 64-true makes float64 the default dtype during a step."""
     given = batch(raw(3, 28, 24))
     torch.set_default_dtype(torch.float64)
     try:
@@ -213,13 +212,13 @@ def test_double_precision_works_at_every_size(size, form):
 
 
 @of_both_forms
-def test_views_of_a_pixel(form):
+def test_views_of_one_pixel(form):
     x = A.augment(batch(raw(3)), POLICIES["multicrop"], 2, seeded(), form).x
     assert [view.shape[-1] for view in x] == [2, 2, *[1] * 6]
 
 
 class Blocking(TorchDispatchMode):
-    """Counts copies to another device that wait until it has finished what it is busy with."""
+    """Counts copies to another device that block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -234,20 +233,20 @@ class Blocking(TorchDispatchMode):
 
 @of_both_forms
 @pytest.mark.parametrize("view", [POLICIES["symmetric"][0], POLICIES["asymmetric"][1]], ids=["blur", "solarise"])
-def test_no_step_waits_for_the_device(view, form):
-    drawn, cut = A.draw_view(view, 28, 28, 6, seeded()), crop.Products(raw(3).to("meta"))
+def test_no_copy_to_the_device_blocks(view, form):
+    drawn, cropper = A.draw_view(view, 28, 28, 6, seeded()), crop.MatrixCropper(raw(3).to("meta"))
     with Blocking() as seen:
         torch.zeros(2).to("meta")
-        getattr(A, form)(cut, drawn, 20)
-    assert seen.count == 1, "only the one that shows that it would have been seen"
+        getattr(A, form)(cropper, drawn, 20)
+    assert seen.count == 1, "only the copy that shows that the counter works"
 
 
 @of_both_forms
 @pytest.mark.parametrize("view", [POLICIES["symmetric"][0], POLICIES["asymmetric"][1]], ids=["blur", "solarise"])
-def test_nothing_comes_back_from_the_device(view, form):
-    """On the meta device, whose tensors have no values: whoever asks for one, and would make a GPU wait, fails."""
+def test_nothing_is_copied_back_from_the_device(view, form):
+    """Tensors of the meta device have no values, so reading one, which would make a GPU wait, fails."""
     drawn = A.draw_view(view, 28, 28, 6, seeded())
-    x = getattr(A, form)(crop.Products(raw(3).to("meta")), drawn, 20)
+    x = getattr(A, form)(crop.MatrixCropper(raw(3).to("meta")), drawn, 20)
     assert x.device.type == "meta"
     assert x.shape == (6, 3, 20, 20)
     with pytest.raises(RuntimeError, match="meta"):

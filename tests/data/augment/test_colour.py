@@ -1,4 +1,4 @@
-"""Colour operations: the exact form against torchvision, the fused one against arithmetic without clamping."""
+"""Colour operations: the exact form against torchvision, the fused form against arithmetic without clamping."""
 
 import colorsys
 import math
@@ -13,7 +13,7 @@ from torchvision.transforms.v2 import functional as V
 
 from glf.data.augment import colour as C
 from glf.data.augment.policies import ViewPolicy
-from pictures import COUNT, PLAIN, close, photos, seeded
+from pictures import COUNT, PLAIN, close, photos, seeded, unclamped
 
 ADJUST = (V.adjust_brightness, V.adjust_contrast, V.adjust_saturation, V.adjust_hue)
 NEUTRAL = torch.tensor([1.0, 1.0, 1.0, 0.0])
@@ -34,7 +34,7 @@ def never(count: int) -> Tensor:
         (C.HUE, 3, [-0.5, -0.2, -0.03, 0.0, 0.1, 0.4]),
     ],
 )
-def test_single_adjustments_are_torchvisions(kind, channels, amounts):
+def test_single_adjustments_equal_torchvisions(kind, channels, amounts):
     x, amount = photos(channels), NEUTRAL.repeat(6, 1)
     amount[:, kind] = torch.tensor(amounts)
     adjusted = C.recolour(x.clone(), amount, torch.arange(4).repeat(6, 1), never(6))
@@ -43,7 +43,7 @@ def test_single_adjustments_are_torchvisions(kind, channels, amounts):
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_all_adjustments_in_any_order_are_torchvisions(channels):
+def test_all_adjustments_in_any_order_equal_torchvisions(channels):
     x = photos(channels).repeat(8, 1, 1, 1)
     amount, order = C.draw_jitter(STRONG, len(x), seeded())
     grey = torch.arange(len(x)) % 3 == 0
@@ -60,13 +60,13 @@ def test_all_adjustments_in_any_order_are_torchvisions(channels):
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_grey_and_solarised_images_are_torchvisions(channels):
+def test_grey_and_solarised_images_equal_torchvisions(channels):
     x = photos(channels)
     close(C.luminance(x), V.rgb_to_grayscale(x) if channels == 3 else x)
     close(C.solarise(x), V.solarize(x, 0.5))
 
 
-def test_the_hue_of_grey_pixels_and_of_ties_stays_defined():
+def test_the_hue_of_grey_pixels_and_of_ties_is_defined():
     x = torch.tensor([[0.3, 0.3, 0.3], [0.5, 0.5, 0.1], [0.1, 0.5, 0.5], [0.5, 0.1, 0.5], [0, 0, 0], [1, 1, 1]])
     x = x.view(6, 3, 1, 1)
     for shift in (-0.5, -0.1, 0.25, 1 / 3):
@@ -74,29 +74,6 @@ def test_the_hue_of_grey_pixels_and_of_ties_stays_defined():
 
 
 # --- the fused form
-
-
-def unclamped(image: np.ndarray, amount: list[float], order: list[int], grey: bool) -> np.ndarray:
-    """The operations by their definitions, in float64, pixel by pixel, the hue turned by Rodrigues' formula."""
-    luma = np.array(C.LUMA if len(image) == 3 else [1.0])
-    axis = np.ones(3) / math.sqrt(3)
-    for kind in order:
-        shade = np.tensordot(luma, image, 1)
-        if kind == C.BRIGHTNESS:
-            image = amount[kind] * image
-        elif kind == C.CONTRAST:
-            image = amount[kind] * image + (1 - amount[kind]) * shade.mean()
-        elif kind == C.SATURATION:
-            image = amount[kind] * image + (1 - amount[kind]) * shade
-        elif len(image) == 3:
-            angle, pixels = 2 * math.pi * amount[kind], image.reshape(3, -1).T
-            turned = (
-                pixels * math.cos(angle)
-                + np.cross(axis, pixels) * math.sin(angle)
-                + np.outer(pixels @ axis, axis) * (1 - math.cos(angle))
-            )
-            image = turned.T.reshape(image.shape)
-    return np.broadcast_to(np.tensordot(luma, image, 1), image.shape) if grey else image
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -120,7 +97,7 @@ def test_the_two_forms_agree_where_nothing_is_clamped():
     close(C.recolour(x.clone(), amount, order, never(6)), fused)
 
 
-def test_a_third_of_the_circle_turns_the_channels_as_in_hsv():
+def test_a_third_of_the_circle_permutes_the_channels_as_in_hsv():
     x = photos()
     for shift, roll in ((1 / 3, 1), (-1 / 3, -1), (0.0, 0)):
         turned = (C.hue_rotation(torch.full((6,), shift)) @ x.flatten(2)).view_as(x)
@@ -128,7 +105,7 @@ def test_a_third_of_the_circle_turns_the_channels_as_in_hsv():
         close(turned, C.adjust_hue(x, torch.full((6,), shift)))
 
 
-# --- what is drawn
+# --- random parameters
 
 
 def ks(ours: Tensor, theirs: Tensor) -> float:
@@ -149,11 +126,11 @@ def test_parameters_are_distributed_as_torchvisions(view):
     for kind in range(4):
         theirs = torch.tensor([one[1 + kind] for one in drawn])
         assert ks(amount[:, kind], theirs) < 1.95 * math.sqrt(2 / COUNT), kind  # at the level of 0.1 %
-    places = torch.stack([(order == kind).double().argmax(1).bincount(minlength=4) for kind in range(4)])
-    assert ((places - COUNT / 4).abs() < 4 * math.sqrt(COUNT * 3 / 16)).all(), "every place is as likely"
+    positions = torch.stack([(order == kind).double().argmax(1).bincount(minlength=4) for kind in range(4)])
+    assert ((positions - COUNT / 4).abs() < 4 * math.sqrt(COUNT * 3 / 16)).all(), "every position is equally likely"
 
 
-def test_images_that_are_not_jittered_get_neutral_numbers():
+def test_images_without_jitter_get_neutral_parameters():
     amount, _ = C.draw_jitter(replace(STRONG, jitter=0.8), COUNT, seeded())
     neutral = (amount == NEUTRAL).all(1)
     assert abs(neutral.double().mean() - 0.2) <= 4 * math.sqrt(0.16 / COUNT)
@@ -161,8 +138,8 @@ def test_images_that_are_not_jittered_get_neutral_numbers():
     assert (C.draw_jitter(PLAIN, 50, seeded())[0] == NEUTRAL).all()
 
 
-def test_hues_turn_by_what_was_drawn():
-    x = torch.tensor([0.4, 0.6, 0.6]).view(1, 3, 1, 1).repeat(50, 1, 1, 1)  # of hue 1/2
+def test_the_hue_is_shifted_by_the_drawn_amount():
+    x = torch.tensor([0.4, 0.6, 0.6]).view(1, 3, 1, 1).repeat(50, 1, 1, 1)  # hue 1/2
     amount, order = C.draw_jitter(replace(PLAIN, jitter=1, hue=0.2), 50, seeded())
     turned = C.recolour(x, amount, order, never(50))
     hues = torch.tensor([colorsys.rgb_to_hsv(*pixel)[0] for pixel in turned[:, :, 0, 0].tolist()])

@@ -1,4 +1,4 @@
-"""The table of recipes: its numbers, and that they are numbers one can draw from."""
+"""The table of augmentation policies: published numbers, and valid ranges."""
 
 from dataclasses import FrozenInstanceError, asdict
 
@@ -26,11 +26,11 @@ STRONG = {"brightness": 0.8, "contrast": 0.8, "saturation": 0.8, "hue": 0.2}
         ),
     ],
 )
-def test_recipes_have_their_publications_numbers(name, first, second):
+def test_policies_have_their_publications_numbers(name, first, second):
     assert [asdict(view) for view in policy(name)] == [COMMON | first, COMMON | first | second]
 
 
-def test_multicrop_is_swavs():
+def test_multicrop_equals_swavs():
     """Caron et al. 2020: two large crops of 14 to 100 % of the area, six small ones of 5 to 14 %, strong colours."""
     views = policy("multicrop")
     assert [(view.crop, round(32 * view.side)) for view in views] == [((0.14, 1.0), 32)] * 2 + [((0.05, 0.14), 18)] * 6
@@ -38,7 +38,7 @@ def test_multicrop_is_swavs():
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_every_view_can_be_drawn(name):
+def test_every_view_has_valid_ranges(name):
     views = policy(name)
     assert len(views) == {"multicrop": 8, "multicrop224": 8, "wmse4": 4}.get(name, 2)
     for view in views:
@@ -50,12 +50,12 @@ def test_every_view_can_be_drawn(name):
         assert 0 <= view.hue <= 0.5
 
 
-def test_an_unknown_recipe_is_told_the_nearest():
+def test_an_unknown_policy_suggests_the_nearest():
     with pytest.raises(ValueError, match=r"'asymetric' - did you mean 'asymmetric'\?.*wmse, gentle, symmetric"):
         policy("asymetric")
 
 
-def test_a_view_is_settings_only():
+def test_a_view_policy_is_frozen_and_keyword_only():
     with pytest.raises(FrozenInstanceError):
         ViewPolicy().flip = 1.0
     with pytest.raises(TypeError):

@@ -1,8 +1,8 @@
-"""Colour operations on a batch, each image with its own numbers, in two forms.
+"""Colour operations on a batch, with parameters of their own for each image, in two forms.
 
-Brightness, contrast, saturation and grey are affine in an image's colours. ``exact`` applies them one after the other
-and clamps after each, as torchvision does. ``fused`` multiplies them together beforehand, one matrix per image, and
-clamps once; its hue is a rotation about the grey axis, where torchvision's goes through HSV.
+Brightness, contrast, saturation and grey are affine in an image's colours. The exact form applies them one after the
+other and clamps after each, as torchvision does. The fused form multiplies them into one matrix per image and clamps
+once; it rotates the hue about the grey axis, whereas torchvision converts to HSV.
 """
 
 import math
@@ -16,16 +16,17 @@ from glf.device import to_device
 
 Images = Float[Tensor, "batch channel height width"]
 PerImage = Float[Tensor, " batch"]
+JitterMatrices = Float[Tensor, "batch 4 channel channel"]
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
-LUMA = (0.2989, 0.587, 0.114)  # ITU-R 601, as PIL and torchvision have it
+LUMA = (0.2989, 0.587, 0.114)  # ITU-R 601, with the digits of PIL and torchvision
 
 
 def draw_jitter(
     view: ViewPolicy, count: int, generator: Generator
 ) -> tuple[Float[Tensor, "{count} 4"], Int[Tensor, "{count} 4"]]:
-    """Each image's three factors and its shift of the hue, and the order in which they apply.
+    """Draw each image's factors of brightness, contrast and saturation, its hue shift, and the order of the four.
 
-    Images that are not jittered get the neutral 1, 1, 1 and 0.
+    Images that are not jittered get the neutral values 1, 1, 1 and 0.
     """
     strengths = (view.brightness, view.contrast, view.saturation)
     low = torch.tensor([*(max(0.0, 1 - strength) for strength in strengths), -float(view.hue)])
@@ -36,16 +37,13 @@ def draw_jitter(
     return torch.where(jittered, amount, torch.tensor([1.0, 1.0, 1.0, 0.0])), order
 
 
-Steps = Float[Tensor, "batch 4 channel channel"]
-
-
-def steps(
+def jitter_matrices(
     amount: Float[Tensor, "batch 4"], order: Int[Tensor, "batch 4"], channels: int, *, hue: bool
-) -> tuple[Steps, Steps]:
-    """The four operations as matrices, in the order in which they apply: A on a colour, T on the image's mean.
+) -> tuple[JitterMatrices, JitterMatrices]:
+    """The four operations as matrices in the order of application: those for a colour, those for the mean colour.
 
-    All but contrast do the same to both. Contrast scales a colour and fills up with the image's mean grey, so it
-    desaturates the mean. The hue is a rotation, or with ``hue=False`` left out.
+    They differ for contrast only: it scales a colour and adds the image's mean grey, so it desaturates the mean. The
+    hue is a rotation, or the identity with ``hue=False``.
     """
     factor = torch.cat((amount[:, :3], torch.ones(len(amount), 1)), 1)
     shade = 1 - factor
@@ -63,24 +61,24 @@ def steps(
 def recolour(
     x: Images, amount: Float[Tensor, "batch 4"], order: Int[Tensor, "batch 4"], grey: Bool[Tensor, " batch"]
 ) -> Images:
-    """The exact form: operation after operation in each image's own order, clamped after each; then grey."""
-    own, mean = steps(amount, order, x.shape[1], hue=False)
+    """The exact form: each image's operations in its own order, clamped after each; then grey."""
+    own, mean = jitter_matrices(amount, order, x.shape[1], hue=False)
     own, filled = (to_device(m.transpose(0, 1).contiguous(), x.device) for m in (own, mean - own))
     for slot in range(4):
         flat = x.flatten(2)
         offset = torch.bmm(filled[slot], flat.mean(2, keepdim=True))
         x = torch.bmm(own[slot], flat).add_(offset).clamp_(0, 1).view(x.shape)
-        rows = ((order[:, slot] == HUE) & (amount[:, HUE] != 0)).nonzero().flatten()
-        if x.shape[1] == 3 and len(rows):
-            turned = to_device(rows, x.device)
-            x[turned] = adjust_hue(x[turned], to_device(amount[rows, HUE], x.device))
-    rows = to_device(grey.nonzero().flatten(), x.device)
-    x[rows] = luminance(x[rows]).expand(-1, x.shape[1], -1, -1)
+        shifted = ((order[:, slot] == HUE) & (amount[:, HUE] != 0)).nonzero().flatten()
+        if x.shape[1] == 3 and len(shifted):
+            chosen = to_device(shifted, x.device)
+            x[chosen] = adjust_hue(x[chosen], to_device(amount[shifted, HUE], x.device))
+    chosen = to_device(grey.nonzero().flatten(), x.device)
+    x[chosen] = luminance(x[chosen]).expand(-1, x.shape[1], -1, -1)
     return x
 
 
 def recolour_one_(x: Float[Tensor, "channel height width"], amount: list[float], order: list[int], grey: bool) -> None:
-    """The same for a single image, written into it: on a large one, no operation should touch more than it must."""
+    """The exact form for a single image, in place: large images should not be copied more than necessary."""
     operations = [(kind, amount[kind]) for kind in order]
     if grey:
         operations.append((SATURATION, 0.0))
@@ -98,8 +96,8 @@ def recolour_one_(x: Float[Tensor, "channel height width"], amount: list[float],
 def fused_matrices(
     amount: Float[Tensor, "batch 4"], order: Int[Tensor, "batch 4"], grey: Bool[Tensor, " batch"], channels: int
 ) -> tuple[Float[Tensor, "batch {channels} {channels}"], Float[Tensor, "batch {channels} {channels}"]]:
-    """The fused form: matrices A and B that make every colour x into Ax + Bm, where m is the image's mean colour."""
-    own, mean = steps(amount, order, channels, hue=True)
+    """The fused form: matrices A and B that turn a colour x into Ax + Bm, where m is the image's mean colour."""
+    own, mean = jitter_matrices(amount, order, channels, hue=True)
     s0, s1, s2, s3 = torch.cat((own, mean)).unbind(1)
     product = torch.bmm(torch.bmm(s3, s2), torch.bmm(s1, s0))
     product = torch.where(grey.repeat(2).view(-1, 1, 1), _greys(channels) @ product, product)
@@ -108,28 +106,28 @@ def fused_matrices(
 
 
 def hue_rotation(shift: PerImage) -> Float[Tensor, "batch 3 3"]:
-    """Rotations about the grey axis by a fraction of the full circle: red goes to green at a third, as in HSV."""
+    """Rotations about the grey axis by a fraction of the full circle: a third turns red into green, as in HSV."""
     angle = (2 * math.pi * shift).view(-1, 1, 1)
     cross = torch.tensor([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]]) / math.sqrt(3)
     return angle.cos() * torch.eye(3) + (1 - angle.cos()) / 3 + angle.sin() * cross
 
 
 def adjust_hue(x: Images, shift: PerImage) -> Images:
-    """Turn the hue by a fraction of the full circle, in HSV.
+    """Shift the hue by a fraction of the full circle, in HSV.
 
-    In sixths of the circle the hue is 1 + (g - r)/c, 3 + (b - g)/c or 5 + (r - b)/c, as blue, red or green is least.
-    The choice is made by multiplying with zeros and ones: selecting pixel by pixel would take most of the time.
+    In sixths of the circle the hue is 1 + (g - r)/c, 3 + (b - g)/c or 5 + (r - b)/c if the smallest channel is blue,
+    red or green. The case is selected by multiplying with zeros and ones: indexing pixels would take most of the time.
     """
     red, green, blue = x.unbind(1)
     least = x.amin(1)
     spread = x.amax(1).sub_(least)
-    not_blue, not_red = (blue - least).sign_(), (red - least).sign_()  # 0 where that channel is the least
+    not_blue, not_red = (blue - least).sign_(), (red - least).sign_()  # 0 where that channel is the smallest
     first, second = green - red, blue - green
     hue = (red - blue).sub_(second).mul_(not_red).add_(second).sub_(first).mul_(not_blue).add_(first)
-    hue.div_(spread.clamp_min(1e-12)).add_(not_red.add_(1).mul_(not_blue).mul_(2))  # and the 0, 2 or 4
+    hue.div_(spread.clamp_min(1e-12)).add_(not_red.add_(1).mul_(not_blue).mul_(2))  # plus the 0, 2 or 4
     hue.add_((1 + 6 * shift).view(-1, 1, 1))
     hue.sub_((hue / 6).floor_(), alpha=6)
-    # Each channel is a trapezium over the circle: red is full around 0, green around 2, blue around 4.
+    # Each channel is a trapezoid over the circle: red is maximal around 0, green around 2, blue around 4.
     out = torch.empty_like(x)
     for channel, (centre, sign, start) in enumerate(((3, 1, -1), (2, -1, 2), (4, -1, 2))):
         part = (hue - centre).abs_().mul_(sign).add_(start).clamp_(0, 1)
@@ -138,12 +136,12 @@ def adjust_hue(x: Images, shift: PerImage) -> Images:
 
 
 def luminance(x: Images) -> Float[Tensor, "batch 1 height width"]:
-    """The grey version; a grey image is its own."""
+    """Convert to grey; grey images are unchanged."""
     return (x * to_device(_luma(x.shape[1]), x.device).view(-1, 1, 1)).sum(1, keepdim=True)
 
 
 def solarise(x: Images, threshold: float = 0.5) -> Images:
-    """Invert what is at or above the threshold."""
+    """Invert values at or above the threshold."""
     return torch.where(x >= threshold, 1 - x, x)
 
 
@@ -152,5 +150,5 @@ def _luma(channels: int) -> Float[Tensor, " {channels}"]:
 
 
 def _greys(channels: int) -> Float[Tensor, "{channels} {channels}"]:
-    """The matrix that makes a colour grey."""
+    """The matrix that converts a colour to grey."""
     return torch.ones(channels, 1) * _luma(channels)

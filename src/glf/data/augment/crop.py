@@ -1,8 +1,9 @@
-"""Where a view looks, and how it is cut out: boxes, and two ways to crop, flip and resize, antialiased.
+"""Random boxes; crop, flip, resize and blur, antialiased, in two implementations.
 
-Resizing, flipping and blurring are linear along each axis, so each image gets one matrix per axis, and a whole batch
-is two batched matrix products: the way of GPUs and of small images, where it is faster than sampling a grid. Large
-images on a CPU go one by one through torch's resizing of bytes, which rounds to whole bytes as PIL does.
+Resizing, flipping and blurring are linear along each axis. ``MatrixCropper`` builds one matrix per image and axis and
+processes a batch in two batched matrix products: for GPUs, and for small images, where it is faster than sampling a
+grid. ``ByteCropper`` resizes large images on a CPU one by one with torch's uint8 resizing, which rounds to bytes as PIL
+does.
 """
 
 import math
@@ -12,22 +13,22 @@ from jaxtyping import Float, UInt8
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
+from glf.data.augment.colour import PerImage
 from glf.data.augment.policies import ViewPolicy
 from glf.device import to_device
 
-ONE_BY_ONE = 64  # side of a view from which on a CPU cuts images one by one
-Pixels = UInt8[Tensor, "batch channel height width"]
+BYTE_CROP_SIDE = 64  # side of a view from which a CPU uses ByteCropper (measured: both are equally fast at about 50 px)
+ByteImages = UInt8[Tensor, "batch channel height width"]
 Boxes = Float[Tensor, "batch 4"]
-PerImage = Float[Tensor, " batch"]
-Rows = Float[Tensor, "batch height channel width"]  # the layout in which both products need no copy
+RowMajor = Float[Tensor, "batch height channel width"]  # the layout in which neither matrix product needs a copy
 
 
 def draw_boxes(
     view: ViewPolicy, height: int, width: int, count: int, generator: Generator, tries: int = 10
 ) -> Float[Tensor, "{count} 4"]:
-    """Crops as torchvision's RandomResizedCrop draws them: whole pixels, ten tries, else the largest centred one.
+    """Draw crop boxes as torchvision's RandomResizedCrop does: whole pixels, ten tries, then the largest centred box.
 
-    x0 y0 x1 y1 in fractions of the image; x0 > x1 when the crop is flipped.
+    A box is x0 y0 x1 y1 in fractions of the image; x0 > x1 if the crop is flipped.
     """
 
     def uniform(low: float, high: float) -> Tensor:
@@ -50,138 +51,141 @@ def draw_boxes(
     return torch.stack(box, 1)
 
 
-def way(images: Pixels, size: int) -> "type[Products] | type[OneByOne]":
-    """The faster way to cut views of this size out of these images (measured: they cross at some 50 px)."""
-    return OneByOne if images.device.type == "cpu" and size >= ONE_BY_ONE else Products
+def cropper_type(images: ByteImages, size: int) -> "type[MatrixCropper] | type[ByteCropper]":
+    """The faster cropper for views of this size."""
+    return ByteCropper if images.device.type == "cpu" and size >= BYTE_CROP_SIDE else MatrixCropper
 
 
-class Products:
-    """Cuts by matrix products, the blur included at hardly any cost."""
+class MatrixCropper:
+    """Crops by matrix products; the blur is multiplied into the matrices at almost no cost."""
 
-    def __init__(self, images: Pixels) -> None:
-        self.rows = as_rows(images)
+    def __init__(self, images: ByteImages) -> None:
+        self.images = row_major(images)
 
     def __call__(self, boxes: Boxes, size: int, sigma: PerImage | None = None) -> tuple[Tensor, Tensor]:
-        """Squares in [0, 1], blurred where sigma is positive, and the mean colour that they had before the blur."""
-        down, across = axes(to_device(boxes, self.rows.device), self.rows.shape[1], self.rows.shape[3], size)
+        """Square crops in [0, 1], blurred where sigma is positive, and their mean colours before the blur."""
+        down, across = crop_matrices(
+            to_device(boxes, self.images.device), self.images.shape[1], self.images.shape[3], size
+        )
         down /= 255
-        mean = mean_colour(self.rows, down, across)
+        mean = mean_colour(self.images, down, across)
         if sigma is not None:
-            blur = blurring(to_device(sigma, self.rows.device), size)
-            down, across = torch.bmm(blur, down), torch.bmm(blur, across)
-        return resample(self.rows, down, across), mean
+            matrices = blur_matrices(to_device(sigma, self.images.device), size)
+            down, across = torch.bmm(matrices, down), torch.bmm(matrices, across)
+        return resample(self.images, down, across), mean
 
 
-class OneByOne:
-    """Cuts one image after the other, from bytes to bytes."""
+class ByteCropper:
+    """Crops one image after the other, from bytes to bytes."""
 
-    def __init__(self, images: Pixels) -> None:
-        self.images = images.contiguous(memory_format=torch.channels_last)  # what torch has a fast way for
+    def __init__(self, images: ByteImages) -> None:
+        self.images = images.contiguous(memory_format=torch.channels_last)  # the layout that torch resizes fastest
 
-    def part(self, rows: slice) -> "OneByOne":
-        """The same for some of the images."""
-        return OneByOne(self.images[rows])
+    def part(self, images: slice) -> "ByteCropper":
+        """The cropper of a slice of the batch."""
+        return ByteCropper(self.images[images])
 
     def __call__(self, boxes: Boxes, size: int, sigma: PerImage | None = None) -> tuple[Tensor, Tensor]:
-        """As above."""
+        """Square crops in [0, 1], blurred where sigma is positive, and their mean colours before the blur."""
         height, width = self.images.shape[-2:]
         edges = (boxes * torch.tensor([width, height, width, height])).round().int().tolist()
-        cut = []
+        crops = []
         for i, (x0, y0, x1, y1) in enumerate(edges):
             box = self.images[i : i + 1, :, y0:y1, min(x0, x1) : max(x0, x1)]
             resized = F.interpolate(box, (size, size), mode="bilinear", antialias=True, align_corners=False)
-            cut.append(resized.flip(3) if x0 > x1 else resized)
-        x = torch.cat(cut).to(torch.get_default_dtype(), memory_format=torch.contiguous_format).div_(255)
+            crops.append(resized.flip(3) if x0 > x1 else resized)
+        x = torch.cat(crops).to(torch.get_default_dtype(), memory_format=torch.contiguous_format).div_(255)
         mean = x.mean((2, 3))
-        return (x if sigma is None else blurred(x, sigma)), mean
+        return (x if sigma is None else blur(x, sigma)), mean
 
 
-def blurred(x: Float[Tensor, "batch channel height width"], sigma: PerImage) -> Tensor:
-    """Each image blurred with its own width, where that is positive: separable, the same kernel as ``blurring``.
-
-    What is further away than five widths counts for less than a millionth: narrow blurs go by shorter kernels.
-    """
-    x = x.contiguous()
-    _, channels, height, width = x.shape
-    full = _radius(height)
-    for low, high, reach in ((0.0, 0.8, 4), (0.8, 1.4, 7), (1.4, math.inf, full)):
-        rows = ((sigma > low) & (sigma <= high)).nonzero().flatten()
-        radius = min(full, reach)
-        if len(rows):  # torch pads and convolves nothing empty
-            kernel = to_device(_kernels(sigma[rows], radius).repeat_interleave(channels, 0), x.device)
-            rows = to_device(rows, x.device)
-            flat = F.pad(x[rows].view(1, -1, height, width), (radius,) * 4, mode="reflect")
-            flat = F.conv2d(flat, kernel.view(-1, 1, 1, 2 * radius + 1), groups=len(kernel))
-            flat = F.conv2d(flat, kernel.view(-1, 1, 2 * radius + 1, 1), groups=len(kernel))
-            x[rows] = flat.view(-1, channels, height, width)
-    return x
-
-
-def as_rows(images: Pixels) -> Rows:
-    """Pixels as floats from 0 to 255, in the layout that ``resample`` reads."""
+def row_major(images: ByteImages) -> RowMajor:
+    """Convert pixels to floats from 0 to 255 in the layout that ``resample`` reads."""
     n, c, h, w = images.shape
     return torch.empty(n, h, c, w, device=images.device).copy_(images.permute(0, 2, 1, 3))
 
 
-def axes(
+def crop_matrices(
     boxes: Boxes, height: int, width: int, size: int
 ) -> tuple[Float[Tensor, "batch {size} {height}"], Float[Tensor, "batch {size} {width}"]]:
-    """The matrices that bring each image's box to a square: down the rows, and across the columns."""
+    """The matrices that resize each image's box to a square: along the height, and along the width."""
     x0, y0, x1, y1 = boxes.unbind(1)
-    return resampling(y0, y1, size, height), resampling(x0, x1, size, width)
+    return resize_matrices(y0, y1, size, height), resize_matrices(x0, x1, size, width)
 
 
-def resampling(first: PerImage, last: PerImage, size: int, pixels: int) -> Float[Tensor, "batch {size} {pixels}"]:
+def resize_matrices(first: PerImage, last: PerImage, size: int, pixels: int) -> Float[Tensor, "batch {size} {pixels}"]:
     r"""Each image's bilinear weights from ``pixels`` to ``size`` along one axis; mirrored where first > last.
 
     .. math:: W_{ij} \propto \max\left(0, 1 - \frac{|x_j - c_i|}{\max(1, s)}\right)
 
-    with :math:`c_i` the centre of the i-th output, :math:`x_j` that of the j-th pixel and s how many pixels an output
-    covers: torch's antialiased bilinear filter. Pixels outside of the box are never read.
+    with :math:`c_i` the centre of output i, :math:`x_j` the centre of pixel j, and s the number of pixels per output:
+    torch's antialiased bilinear filter. Pixels outside of the box have weight 0.
     """
     low, high = torch.minimum(first, last) * pixels, torch.maximum(first, last) * pixels
     steps = (torch.arange(size, device=first.device) + 0.5) / size
     centre = torch.addcmul((first * pixels).unsqueeze(1), ((last - first) * pixels).unsqueeze(1), steps)
     scale = ((high - low) / size).clamp_min(1)
     at = torch.arange(pixels, device=first.device) + 0.5
-    # The inside of the box joins the distance: a pixel outside is infinitely far.
+    # Pixels outside of the box are moved to infinity, so that the distance excludes them.
     outside = (at < low.unsqueeze(1)) | (at > high.unsqueeze(1))
     reach = at.expand(len(first), -1).masked_fill(outside, torch.inf)
     weight = (reach.unsqueeze(1) - centre.unsqueeze(2)).abs_().div_(scale.view(-1, 1, 1)).neg_().add_(1).clamp_min_(0)
     return weight.div_(weight.sum(2, keepdim=True))
 
 
-def blurring(sigma: PerImage, pixels: int) -> Float[Tensor, "batch {pixels} {pixels}"]:
-    """Each image's Gaussian blur along one axis: borders reflected, a tenth of the side wide; sigma 0 does nothing."""
-    radius = _radius(pixels)
-    eye = torch.eye(pixels, device=sigma.device, dtype=sigma.dtype)
-    reflected = F.pad(eye[None], (0, 0, radius, radius), mode="reflect")[0]
-    shifted = reflected.unfold(0, pixels, 1).transpose(1, 2)  # (tap, pixel, pixel)
-    return (_kernels(sigma, radius) @ shifted.reshape(2 * radius + 1, -1)).view(-1, pixels, pixels)
-
-
-def _radius(pixels: int) -> int:
-    return min(max(1, pixels // 20), pixels - 1)
-
-
-def _kernels(sigma: PerImage, radius: int) -> Float[Tensor, "batch tap"]:
-    offsets = torch.arange(-radius, radius + 1, device=sigma.device, dtype=sigma.dtype)
-    return (-(offsets / sigma.clamp_min(1e-3).unsqueeze(1)).pow(2) / 2).softmax(1)
-
-
 def resample(
-    rows: Rows, down: Float[Tensor, "batch size height"], across: Float[Tensor, "batch size width"]
+    images: RowMajor, down: Float[Tensor, "batch size height"], across: Float[Tensor, "batch size width"]
 ) -> Float[Tensor, "batch channel size size"]:
-    """Both axes of every image multiplied by their matrices."""
-    n, h, c, w = rows.shape
+    """Multiply both axes of every image by their matrices."""
+    n, h, c, w = images.shape
     size = down.shape[1]
-    columns = torch.bmm(rows.reshape(n, h * c, w), across.transpose(1, 2))
+    columns = torch.bmm(images.reshape(n, h * c, w), across.transpose(1, 2))
     return torch.bmm(down, columns.view(n, h, c * size)).view(n, size, c, size).permute(0, 2, 1, 3)
 
 
 def mean_colour(
-    rows: Rows, down: Float[Tensor, "batch size height"], across: Float[Tensor, "batch size width"]
+    images: RowMajor, down: Float[Tensor, "batch size height"], across: Float[Tensor, "batch size width"]
 ) -> Float[Tensor, "batch channel"]:
     """Each channel's mean over the resampled image, without resampling it."""
-    columns = (rows * across.mean(1)[:, None, None, :]).sum(3)
+    columns = (images * across.mean(1)[:, None, None, :]).sum(3)
     return torch.bmm(down.mean(1).unsqueeze(1), columns).squeeze(1)
+
+
+def blur(x: Float[Tensor, "batch channel height width"], sigma: PerImage) -> Tensor:
+    """Blur each image with its own sigma where that is positive: separable convolutions, as ``blur_matrices``.
+
+    Weights beyond five sigma are below a millionth, so smaller sigmas use shorter kernels.
+    """
+    x = x.contiguous()
+    _, channels, height, width = x.shape
+    full = _blur_radius(height)
+    for low, high, reach in ((0.0, 0.8, 4), (0.8, 1.4, 7), (1.4, math.inf, full)):
+        chosen = ((sigma > low) & (sigma <= high)).nonzero().flatten()
+        radius = min(full, reach)
+        if len(chosen):  # torch cannot pad or convolve an empty batch
+            kernel = to_device(_blur_kernels(sigma[chosen], radius).repeat_interleave(channels, 0), x.device)
+            chosen = to_device(chosen, x.device)
+            flat = F.pad(x[chosen].view(1, -1, height, width), (radius,) * 4, mode="reflect")
+            flat = F.conv2d(flat, kernel.view(-1, 1, 1, 2 * radius + 1), groups=len(kernel))
+            flat = F.conv2d(flat, kernel.view(-1, 1, 2 * radius + 1, 1), groups=len(kernel))
+            x[chosen] = flat.view(-1, channels, height, width)
+    return x
+
+
+def blur_matrices(sigma: PerImage, pixels: int) -> Float[Tensor, "batch {pixels} {pixels}"]:
+    """Each image's Gaussian blur along one axis, with reflected borders; the identity where sigma is 0."""
+    radius = _blur_radius(pixels)
+    eye = torch.eye(pixels, device=sigma.device, dtype=sigma.dtype)
+    reflected = F.pad(eye[None], (0, 0, radius, radius), mode="reflect")[0]
+    shifted = reflected.unfold(0, pixels, 1).transpose(1, 2)  # (tap, pixel, pixel)
+    return (_blur_kernels(sigma, radius) @ shifted.reshape(2 * radius + 1, -1)).view(-1, pixels, pixels)
+
+
+def _blur_radius(pixels: int) -> int:
+    """Half the kernel's width, so that the kernel covers a tenth of the side."""
+    return min(max(1, pixels // 20), pixels - 1)
+
+
+def _blur_kernels(sigma: PerImage, radius: int) -> Float[Tensor, "batch tap"]:
+    offsets = torch.arange(-radius, radius + 1, device=sigma.device, dtype=sigma.dtype)
+    return (-(offsets / sigma.clamp_min(1e-3).unsqueeze(1)).pow(2) / 2).softmax(1)

@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
-from glf.data.batches import ignore_signals, room, to_tensor
+from glf.data.batches import ignore_signals, shared_memory, to_tensor
 from glf.data.decode import quiet
-from glf.data.images import Skipped, WorkerError
+from glf.data.images import WorkerError
 from glf.data.shards.read import BrokenShard, DecodedSample, ShardSample, ShardStream, read_samples, skipped_sample
+from glf.data.source import Skipped
 from glf.files import RESUME_ADVICE, explain_full_disk, printable
 from glf.types import Batch
 
@@ -235,7 +236,7 @@ def stream_dataloader(
 ) -> DataLoader[Batch]:
     """Batches of raw pixels, with prior features if the dataset reads them. Prefetches like ``image_loader``."""
     batch_bytes = dataset.batch_size * dataset.stream.size.nbytes
-    ahead = max(1, min(4, room() // max(1, workers * batch_bytes)))
+    ahead = max(1, min(4, shared_memory() // max(1, workers * batch_bytes)))
     return DataLoader(
         dataset,
         sampler=sampler,

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from glf.data.decode import EXTENSIONS, StoredSize, decode_as, quiet
 from glf.data.files import MAX_BYTES
-from glf.data.images import ImageSet, Skipped, Storage, WorkerError
+from glf.data.images import ImageSet, Storage, WorkerError
+from glf.data.source import Skipped
 from glf.files import printable
 
 ATTEMPTS = 4  # to read a remote shard

@@ -7,17 +7,16 @@ import tarfile
 from pathlib import Path, PurePosixPath
 
 import numpy as np
-from PIL import Image
 
+from glf.data.arrays import as_png
 from glf.data.decode import header_size
 from glf.data.decode_all import BAR_FROM
-from glf.data.images import ImageSet, statistics
-from glf.data.lazy import ChangedFile, DecodeOnRead
+from glf.data.images import DecodeOnRead, ImageSet, statistics
 from glf.data.shards.index import INDEX_FILE, ShardIndex, ShardPrior, parse_index, shard_name
-from glf.files import atomic_write, exclusive_lock, printable, remove_leftovers
+from glf.files import atomic_write, exclusive_lock, remove_leftovers
+from glf.runfiles import SKIPPED
 
 PLAN_FILE = "plan.json"  # name of shards.json until all shards are written
-SKIPPED_LIST = "skipped.txt"
 RETRY_ADVICE = "free some space there and run the same command again; complete shards are kept"
 
 
@@ -76,7 +75,7 @@ def write_shards(
     with exclusive_lock(out / "shards"):
         remove_leftovers(out)
         _prepare_folder(plan, out, overwrite)
-        with atomic_write(out / SKIPPED_LIST, RETRY_ADVICE) as partial:
+        with atomic_write(out / SKIPPED, RETRY_ADVICE) as partial:
             lines = "".join(f"{skipped.line()}\n" for skipped in images.skipped)
             partial.write_text(lines, encoding="utf-8", errors="backslashreplace")
         order = np.random.default_rng([plan.seed, 11]).permutation(len(images))
@@ -107,7 +106,7 @@ def _prepare_folder(plan: ShardIndex, out: Path, overwrite: bool) -> None:
             f"{out} has shards with other settings ({', '.join(differing)} differ): replace them with --overwrite,"
             " or choose another --out"
         )
-    ours = [*out.glob("shard-*.tar"), *indexes, out / SKIPPED_LIST]
+    ours = [*out.glob("shard-*.tar"), *indexes, out / SKIPPED]
     others = [item for item in out.iterdir() if item not in ours and not item.name.startswith(".")]
     if not indexes and (others or len(ours) > 1):
         raise ValueError(f"{out} is not empty and not a folder of shards (no {INDEX_FILE}): choose another --out")
@@ -141,23 +140,8 @@ def _encoded(images: ImageSet, index: int) -> tuple[str, bytes]:
     """Extension and bytes of an image: an image file as it is, an image of an array as PNG."""
     pixels = images.pixels
     if isinstance(pixels, DecodeOnRead):
-        entry = pixels.files.entries[pixels.rows[index]]
-        return PurePosixPath(entry.name).suffix.lower(), _file_bytes(pixels, index)
-    array = np.asarray(pixels[index])
-    file = io.BytesIO()
-    Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array).save(file, "PNG")
-    return ".png", file.getvalue()
-
-
-def _file_bytes(pixels: DecodeOnRead, index: int) -> bytes:
-    entry = pixels.files.entries[pixels.rows[index]]
-    try:
-        data = pixels.files.read(entry)
-        pixels.files.check_unchanged(entry)
-    except OSError as error:
-        path = printable(str(pixels.files.root / entry.name))
-        raise ChangedFile(f"{path} was an image when the data were checked and no longer is: {error}") from None
-    return data
+        return PurePosixPath(pixels.name(index)).suffix.lower(), pixels.read(index)
+    return ".png", as_png(pixels[index])
 
 
 def _common_side(images: ImageSet) -> int | None:
@@ -166,6 +150,6 @@ def _common_side(images: ImageSet) -> int | None:
     if not isinstance(images.pixels, DecodeOnRead) or not images.pixels.form.resized:
         return height if height == width else None
     pixels = images.pixels
-    sizes = (header_size(_file_bytes(pixels, index)) for index in range(len(images)))
+    sizes = (header_size(pixels.read(index)) for index in range(len(images)))
     first = next(sizes)
     return first[0] if first[0] == first[1] and all(size == first for size in sizes) else None
