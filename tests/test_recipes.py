@@ -3,19 +3,19 @@
 import pytest
 import torch
 
-from glf.cli import _with_recipe, commands
+from glf.cli import parse as parse_arguments
 from glf.config.base import from_dict, to_dict
 from glf.config.training import PretrainConfig
 from glf.data.augment import policies
 from glf.methods import METHODS, parse
-from glf.recipes import RECIPES, completed, recipe, with_recipe
+from glf.recipes import RECIPES, apply_recipe, recipe
 
 NAMED = [(method, name) for method in METHODS for name in ["tiny", *RECIPES.get(method, {})]]
 
 
 @pytest.mark.parametrize(("method", "name"), NAMED)
 def test_every_recipe_is_a_configuration(method: str, name: str) -> None:
-    config = completed(with_recipe(PretrainConfig(method=method), name))
+    config = apply_recipe(PretrainConfig(method=method, recipe=name))
     assert config.recipe == name
     assert from_dict(PretrainConfig, to_dict(config)) == config
     row = parse(method)
@@ -37,15 +37,12 @@ def test_unknown_recipes_are_refused_with_those_that_there_are() -> None:
         recipe("simclr+adc", "cifr")
 
 
-def test_what_is_given_beside_a_recipe_counts() -> None:
-    import tyro
-
-    arguments = "pretrain --method moco+adc --recipe cifar --epochs 20 --lr=0.1".split()
-    flags = (tyro.conf.OmitArgPrefixes, tyro.conf.PositionalRequiredArgs)
-    arguments += ["--options", "queue", "64"]
-    config = completed(tyro.cli(commands(_with_recipe(arguments)), args=arguments, config=flags))
+def test_explicit_options_win_over_a_recipe() -> None:
+    arguments = "--method moco+adc --recipe cifar --epochs 20 --lr=0.1 --optimizer adamw --options queue 64".split()
+    config = apply_recipe(parse_arguments("pretrain", arguments))
     assert (config.method, config.recipe, config.epochs, config.lr) == ("moco+adc", "cifar", 20, 0.1)
-    assert (config.optimizer, config.batch_size, config.projector) == ("sgd", 256, (2048, 256))
+    assert (config.batch_size, config.projector) == (256, (2048, 256))
+    assert config.optimizer == "adamw"  # the fixed default too, if it is given explicitly
     assert config.options == {"temperature": 0.2, "queue": 64}
 
 

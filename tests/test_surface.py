@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import glf
+from glf.commands import COMMANDS
 
 
 def test_all_names_exist_and_are_documented() -> None:
@@ -17,7 +18,7 @@ def test_all_names_exist_and_are_documented() -> None:
 
 
 def test_about_twenty_five_names_beside_the_commands() -> None:
-    assert 15 <= len(set(glf.__all__) - set(glf._COMMANDS)) <= 30
+    assert 15 <= len(set(glf.__all__) - set(COMMANDS)) <= 30
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -1,66 +1,137 @@
-"""How a backbone is judged, compared and shown."""
+"""Settings of evaluation and comparison, and of the commands that read finished runs.
+
+The constants of the k-NN classifiers are defined here and nowhere else.
+"""
 
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import tyro
+
 from glf.config.base import above, at_least
-from glf.config.transfer import DetectOptions, FinetuneOptions
+
+PAPER_KNN_K = 5  # k of the paper's k-NN: Euclidean distance, majority vote
+KNN_K = 20  # k of the weighted k-NN, also of the online probe during training
+KNN_TEMPERATURE = 0.07  # its temperature: votes are weighted by exp(cosine / temperature)
 
 Suite = Literal["knn", "linear", "logistic", "geometry", "theory", "finetune", "detect", "all"]
 Split = Literal["test", "val"]
+DetectTask = Literal["boxes", "masks"]
+DetectNorm = Literal["frozen", "batch"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneOptions:
+    """Fine-tuning on a fraction of the labels (--suite finetune)."""
+
+    fractions: tuple[float, ...] = (0.01, 0.1)
+    """Fractions of the training labels, as stratified samples; 1 uses all of them."""
+    finetune_indices: Path | None = None
+    """JSON file with the indices of the labelled training images (written by a previous evaluation); overrides
+    --fractions."""
+    finetune_epochs: int = 30
+    """Epochs on a tenth of the labels or more. Smaller fractions get proportionally more epochs, at most ten times as
+    many."""
+    finetune_lr: float = 0.02
+    """Learning rate of the backbone for a batch of 256; the classifier's is ten times as large."""
+    finetune_batch: int = 128
+    """Batch size."""
+
+    def __post_init__(self) -> None:
+        at_least(self, finetune_epochs=1)
+        above(self, finetune_lr=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetectOptions:
+    """Transfer to object detection and instance segmentation (--suite detect, docs/detection.md)."""
+
+    boxes: str | None = None
+    """Annotated images: a Pascal VOC or COCO folder as published, your own in either format, or a .tar of one."""
+    detect_task: DetectTask = "boxes"
+    """Boxes only (Faster R-CNN), or boxes and masks (Mask R-CNN; COCO format only)."""
+    detect_size: int = 320
+    """Shorter side of the images in pixels (MoCo: 800); anchors scale with it."""
+    detect_shrink: float = 0.6
+    """Training images are resized to between this fraction of detect_size and detect_size (MoCo: 480 to 800)."""
+    detect_epochs: int = 24
+    """Passes over the training images (24,000 steps of 16 images on VOC 2007+2012 are 23)."""
+    detect_batch: int = 8
+    """Batch size."""
+    detect_lr: tuple[float, ...] = (0.02,)
+    """Learning rates for a batch of 16, scaled with the batch size; with several, the best on a held-out fifth of the
+    training images is used."""
+    detect_regions: int = 128
+    """Regions sampled per training image for the box head (MoCo: 512); twice as many are kept at test time."""
+    detect_pool: int = 14
+    """Side of the grid to which RoIAlign pools a region of the conv4 feature map; conv5 halves it."""
+    detect_norm: DetectNorm = "frozen"
+    """Batch normalisation with the running statistics of the backbone (frozen), or with those of each batch (batch)."""
+    detect_freeze: int = 0
+    """Frozen stages: 0 none (MoCo), 1 the stem, 2 also layer1, 3 also layer2, 4 also layer3."""
+    detect_seed: int = 0
+    """Seed of the heads, image order, flips and sampled regions, and of the split of images without split lists."""
+
+    def __post_init__(self) -> None:
+        at_least(self, detect_size=1, detect_epochs=1, detect_batch=1, detect_regions=2, detect_pool=1)
+        above(self, detect_lr=0)
+        if not 0 < self.detect_shrink <= 1:
+            raise ValueError(f"detect_shrink must be above 0 and at most 1, got {self.detect_shrink}")
+        if not 0 <= self.detect_freeze <= 4:
+            raise ValueError(f"detect_freeze must be from 0 to 4, got {self.detect_freeze}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateConfig:
-    """Judge a backbone on the test split, next to raw pixels and the untrained network."""
+    """Evaluate a backbone on the test split, next to raw pixels and the untrained network."""
 
     run: Path
-    """A run's directory, a backbone that glf has saved, or a model by name: timm:resnet18, torchvision:resnet50."""
+    """Run directory, saved backbone, or library model (timm:resnet18, torchvision:resnet50)."""
     suite: tuple[Suite, ...] = ("knn", "linear", "geometry")
-    """What to report; all for everything that the data allow."""
+    """Evaluations to run; `all` runs every one that the data allow."""
     compare_with: tuple[str, ...] = ()
-    """Other runs or models to judge in the same table: a supervised one, a peer's."""
+    """Other runs or library models to evaluate in the same table."""
     weights: Path | None = None
-    """Weights of a model by name (.safetensors, .pt, .pth); its library's pretrained ones when not given."""
+    """Weights file of a library model (.safetensors, .pt, .pth); default: the library's pretrained weights."""
     image_size: int | None = None
-    """Side of the images that a model by name sees; its own when not given."""
+    """Image size of a library model; default: the model's own."""
     out: Path | None = None
-    """Where the result goes; into the run, or runs/<model>-<data> for a model by name."""
+    """Directory of the result; default: the run itself, or runs/<model>-<data> for anything else."""
     data: str | None = None
-    """Judge on other data than the run's: a source's name or a path."""
+    """Images to evaluate on: name of a data set, or path; default: the data of the run."""
     root: Path | None = None
-    """Where named data sets lie."""
+    """Folder of the named data sets; default: that of the run."""
     download: bool = False
-    """Let a named data set, or the weights of a model by name, be downloaded."""
+    """Allow downloads of a named data set and of a library model's weights."""
     split: Split = "test"
-    """The test split; or val, the training images that the run held out: for choosing settings."""
+    """The test split, or `val`: the training images held out by the run, for choosing hyperparameters."""
     max_images: int | None = None
-    """Learn from only so many training images, classes in proportion; all when not given."""
-    knn_k: int = 20
-    """Neighbours of the weighted kNN."""
-    knn_temperature: float = 0.07
-    """Temperature of the weighted kNN."""
+    """Number of training images that the classifiers learn from, as a stratified sample; default: all."""
+    knn_k: int = KNN_K
+    """k of the weighted k-NN (cosine similarity)."""
+    knn_temperature: float = KNN_TEMPERATURE
+    """Temperature of the weighted k-NN."""
     probe_epochs: int = 500
-    """Epochs of the linear probe (the paper's: 500)."""
+    """Epochs of the linear probe (paper: 500)."""
     probe_lrs: tuple[float, ...] = (1e-2,)
-    """Learning rates of the linear probe (the paper's: 0.01); the best on a tenth of train when several are given."""
+    """Learning rates of the linear probe (paper: 0.01); with several, the best on a tenth of train is used."""
     logistic_c: tuple[float, ...] = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
-    """Strengths C of the logistic probe, of which the best on a tenth of train is taken."""
-    finetune: FinetuneOptions = FinetuneOptions()  # noqa: RUF009 (frozen)
+    """Inverse regularisation strengths C of the logistic probe; with several, the best on a tenth of train is used."""
+    finetune: FinetuneOptions = FinetuneOptions()
     """Fine-tuning."""
-    detect: DetectOptions = DetectOptions()  # noqa: RUF009 (frozen)
+    detect: DetectOptions = DetectOptions()
     """Detection and segmentation."""
     references: bool = True
-    """Judge raw pixels and the untrained network too."""
+    """Evaluate raw pixels and the untrained network too."""
     artifacts: bool = True
-    """Write what the report shows beside numbers into artifacts/: a map, neighbours, views, likely outliers."""
+    """Write the data of the report's figures to artifacts/: feature map, neighbours, augmented views, outliers."""
     batch_size: int = 512
-    """Images in a batch of the feature pass."""
+    """Batch size of feature extraction."""
     device: str = "auto"
     """auto, cpu, gpu, mps."""
     seed: int = 0
-    """Seed of the probes' batches and of what is drawn from train."""
+    """Seed of the probes' batches and of all samples drawn from train."""
 
     def __post_init__(self) -> None:
         at_least(self, image_size=1, max_images=1, knn_k=1, probe_epochs=1, batch_size=1)
@@ -69,28 +140,28 @@ class EvaluateConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CompareConfig:
-    """Methods with and without constraints, over seeds: what differs within a pair of runs is the constraint alone."""
+    """Compare methods with and without constraints over paired seeds: same weights, batches and augmentations."""
 
     study: Path | None = None
-    """A file that says what is compared and how (benchmarks/studies); what else is given comes on top of it."""
+    """Study file (benchmarks/studies); other flags override its settings."""
     scale: str = "tiny"
-    """Which scale of the study's file."""
+    """Scale of the study to run."""
     methods: tuple[str, ...] | None = None
-    """Methods, as in the table; simclr byol barlow_twins vicreg when not given."""
+    """Methods; default: simclr byol barlow_twins vicreg."""
     constrain: tuple[str, ...] | None = None
-    """Constraints to add, the first of which the others are compared with; none dcm lpm adc when not given."""
+    """Constraints to add; the first is the baseline of the others. Default: none dcm lpm adc."""
     data: tuple[str, ...] | None = None
-    """Names of sources, or paths; fashion-mini, or the study's, when not given."""
+    """Names of data sets, or paths; default: the study's, or fashion-mini."""
     seeds: int | None = None
-    """Runs of each; 3, or the study's, when not given."""
+    """Number of seeds; default: the study's, or 3."""
     settings: dict[str, str] = field(default_factory=dict)
-    """Any settings of pretraining, by name: epochs 6 views gentle nu 0.1."""
+    """Pretraining options by name: epochs 6 augment gentle nu 0.1."""
     evaluation: dict[str, str] = field(default_factory=dict)
-    """Any settings of evaluation, by name: split val max_images 10000."""
+    """Evaluation options by name: split val max_images 10000."""
     out: Path = Path("runs/compare")
-    """Where runs and tables go; what is there already is not done again."""
+    """Directory of runs and tables; finished runs in it are not repeated."""
     jobs: int | None = None
-    """Runs at once; as many as there are GPUs or cores and memory when not given."""
+    """Parallel runs; default: as many as the GPUs, or the cores and the memory, allow."""
 
     def __post_init__(self) -> None:
         at_least(self, seeds=1, jobs=1)
@@ -98,35 +169,35 @@ class CompareConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyConfig:
-    """Judge a stored run again: same numbers, or different ones?"""
+    """Evaluate a stored run again and check that the numbers are the same."""
 
     result: Path
-    """A result.json, or the directory of the run that it belongs to."""
+    """A result.json, or the run directory that contains it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorConfig:
-    """Is a run healthy? What is wrong with it, since when, and what to try; while it runs or afterwards."""
+    """Check the health of a run, during training or afterwards: problems, the step they began at, and fixes."""
 
     run: Path
-    """The directory of the run."""
+    """Run directory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportConfig:
-    """One HTML page about a run, several of them or a comparison, that needs neither network nor server."""
+    """Write one self-contained HTML page about a run, several runs or a comparison."""
 
     runs: Path
-    """The directory of a run, of a comparison, or one that holds several."""
+    """Directory of a run, of a comparison, or of several runs."""
     out: Path = Path("report.html")
-    """The page to write."""
+    """The HTML file to write."""
     figures: Path | None = None
-    """Write its figures as SVG and PNG and its numbers as CSV and JSON into this folder, too."""
+    """Also write the figures (SVG, PNG) and the numbers (CSV, JSON) to this folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MethodsConfig:
-    """The table of methods: aligning part, constraining part, paper; of one method, its options and recipes."""
+    """List the methods with their aligning part, constraining part and paper; or the options and recipes of one."""
 
-    name: str | None = None
-    """One method."""
+    name: tyro.conf.Positional[str | None] = None
+    """A method."""

@@ -6,10 +6,14 @@ It needs only metrics.jsonl and no torch, so it works during a run and after a k
 import json
 from pathlib import Path
 
+from rich.console import Console
+
+from glf.config.evaluation import DoctorConfig
 from glf.health import rules
 from glf.health.rules import PATIENCE, Finding, Record, Records
 from glf.result import read_result
-from glf.runfiles import RESULT
+from glf.runfiles import METRICS, RESULT
+from glf.ui import say
 
 
 class UnhealthyRunError(RuntimeError):
@@ -56,3 +60,15 @@ def diagnose(run: Path) -> tuple[list[Finding], str]:
     text = f"{steps} logged steps up to step {records[-1]['step']:g}, {state}" if records else "nothing logged yet"
     early = f"; problems show after {PATIENCE}" if steps < PATIENCE else ""
     return examine(records), text + early
+
+
+def doctor(config: DoctorConfig, console: Console | None = None) -> list[Finding]:
+    """Return the problems of a run, and print them if a console is given."""
+    findings, basis = diagnose(config.run)
+    if console is not None:
+        for finding in findings:
+            say(console, f"{finding.name} since step {finding.since}", "bold red")
+            for word, text in (("seen", finding.evidence), ("why", finding.why), ("try", finding.advice)):
+                say(console, f"  {word:6}{text}")
+        say(console, f"{'unhealthy' if findings else 'healthy'} ({basis})")
+    return findings

@@ -256,12 +256,12 @@ ADVICE = {
     ),
     "vanishing scale": Advice(
         "alignment of unnormalised embeddings without a variance constraint, or too much weight decay",
-        "less --weight-decay, more weight on the term that keeps images apart (--options variance 25 with vicreg), a lower"
-        " --lr",
+        "less --weight-decay, more weight on the term that keeps images apart (--options variance 25 with vicreg), a"
+        " lower --lr",
     ),
     "dead term": Advice(
-        "a weight of zero, an input without gradient, a hinge that was never active, or uniform or one-hot ADC neighbour"
-        " distributions",
+        "a weight of zero, an input without gradient, a hinge that was never active, or ADC neighbour distributions"
+        " that are uniform or one-hot",
         "its weight (--nu for dcm, --upsilon for lpm, --options for the method's own; see glf methods NAME); for dcm"
         " and lpm --reading calibrated and --effective-dim 8, and check entropy/dat; or a method without it",
     ),
