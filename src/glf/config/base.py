@@ -1,6 +1,4 @@
-"""Configurations as plain JSON types, and back; names that are nearly right."""
-# MERGED DOCS:
-# | """Numbers that cannot be meant, refused before anything is read or written."""
+"""What all configs share: conversion to JSON and back, bounds, suggestions for misspelt names."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -12,14 +10,14 @@ C = TypeVar("C")
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """A configuration as plain JSON types."""
+    """Convert a config to plain JSON types."""
     return {name: _plain(value) for name, value in asdict(config).items()}
 
 
 def from_dict(kind: type[C], values: Mapping[str, Any]) -> C:
-    """The configuration back; an unknown key is a ValueError that names the nearest known one.
+    """Build a config from JSON types; an unknown key is a ValueError that suggests the nearest known one.
 
-    >>> from glf.config import PretrainConfig
+    >>> from glf.config.training import PretrainConfig
     >>> from_dict(PretrainConfig, {"epoch": 3})
     Traceback (most recent call last):
     ValueError: unknown configuration key 'epoch' - did you mean 'epochs'?
@@ -41,12 +39,12 @@ def from_dict(kind: type[C], values: Mapping[str, Any]) -> C:
 
 
 def groups(kind: type[Any]) -> dict[str, type[Any]]:
-    """Those settings that are groups of settings: the command line has their members among the others."""
+    """Nested config dataclasses; the command line exposes their fields as top-level flags."""
     return {f.name: type(f.default) for f in fields(kind) if is_dataclass(f.default)}
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`` - did you mean 'x'?`` when something known is near, else nothing."""
+    """Return `` - did you mean 'x'?`` if a known name is similar, else an empty string."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f" - did you mean {close[0]!r}?" if close else ""
 
@@ -62,7 +60,7 @@ def _plain(value: Any) -> Any:
 
 
 def at_least(config: Any, **least: float) -> None:
-    """Every one of these settings, where it is given, is no smaller than this.
+    """Check that these fields, if set, are not below their bounds.
 
     >>> from types import SimpleNamespace
     >>> at_least(SimpleNamespace(epochs=0), epochs=1)
@@ -71,12 +69,12 @@ def at_least(config: Any, **least: float) -> None:
     """
     for name, bound in least.items():
         value = getattr(config, name)
-        if value is not None and not value >= bound:  # not a number is no larger than anything either
+        if value is not None and not value >= bound:  # written so that nan fails too
             raise ValueError(f"{name} must be at least {bound:g}, got {value}")
 
 
 def above(config: Any, **bounds: float) -> None:
-    """Every one of these settings, and every part of it where it has several, is larger than this.
+    """Check that these fields, and every element of a tuple, are above their bounds.
 
     >>> from types import SimpleNamespace
     >>> above(SimpleNamespace(lr=0.0), lr=0)
