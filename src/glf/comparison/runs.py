@@ -3,14 +3,14 @@
 import hashlib
 import json
 from collections.abc import Set
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from glf.comparison.study import Cell, Study
-from glf.config.base import from_dict, to_dict
+from glf.config.base import from_dict
 from glf.config.evaluation import EvaluateConfig
-from glf.config.training import PretrainConfig, ResolvedPretrainConfig
+from glf.config.training import ResolvedPretrainConfig
 from glf.result import read_result
 from glf.rundir import RESUMABLE_FIELDS, saved_config
 from glf.runfiles import CONFIG, RESULT
@@ -49,23 +49,33 @@ def _differing(one: Any, other: Any, ignored: Set[str]) -> list[str]:
 
 
 def key(study: Study, cell: Cell) -> str:
-    """Hash of the training and evaluation config of a cell, independent of the names of its study and variant."""
-    evaluation = _key_fields(study.evaluate_config(Path()), _NOT_IN_EVALUATION_KEY)
-    return _digest(_key_fields(study.config(cell), _NOT_IN_TRAINING_KEY), evaluation)
+    """Run key of a cell: it does not depend on the names of the study and of the variant."""
+    return run_key(study.config(cell), study.evaluate_config(Path()))
+
+
+def run_key(training: ResolvedPretrainConfig, evaluation: EvaluateConfig) -> str:
+    """Hash of everything that the results of a run depend on."""
+    return _digest(_key_fields(training, _NOT_IN_TRAINING_KEY), _key_fields(evaluation, _NOT_IN_EVALUATION_KEY))
 
 
 def reference_key(study: Study, cell: Cell) -> str:
-    """Hash of the settings that the results of raw pixels and of the untrained network depend on."""
-    training = _key_fields(study.config(cell), frozenset())
-    training = {name: value for name, value in training.items() if name in _REFERENCE_FIELDS}
-    return _digest(training, _key_fields(study.evaluate_config(Path()), _NOT_IN_EVALUATION_KEY))
+    """Hash of everything that the results of raw pixels and of the untrained network depend on."""
+    training = _key_fields(study.config(cell))
+    seen = {name: value for name, value in training.items() if name in _REFERENCE_FIELDS}
+    return _digest(seen, _key_fields(study.evaluate_config(Path()), _NOT_IN_EVALUATION_KEY))
 
 
-def _key_fields(config: PretrainConfig | EvaluateConfig, ignored: Set[str]) -> dict[str, Any]:
-    """Config fields used for the run key. Unset values are dropped: a new option does not invalidate stored runs."""
-    values = {name: value for name, value in to_dict(config).items() if name not in ignored}
-    return {name: value for name, value in values.items() if value is not None and value is not False and value != {}}
+def _key_fields(config: Any, ignored: Set[str] = frozenset()) -> dict[str, Any]:
+    """Config fields used for the run key. Unset options are left out: a new one does not invalidate stored runs."""
+    found: dict[str, Any] = {}
+    for field in fields(config):
+        value = getattr(config, field.name)
+        value = _key_fields(value) if is_dataclass(value) else value
+        unset = value is None or value == {} or (value is False and field.default is False)
+        if field.name not in ignored and not unset:
+            found[field.name] = value
+    return found
 
 
 def _digest(*values: dict[str, Any]) -> str:
-    return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=8).hexdigest()
+    return hashlib.blake2b(json.dumps(values, sort_keys=True, default=str).encode(), digest_size=8).hexdigest()
