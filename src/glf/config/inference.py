@@ -1,6 +1,4 @@
-"""How a backbone is used once it is trained: rows of images, neighbours, outliers, files for other libraries."""
-# MERGED DOCS:
-# | """How images become shards."""
+"""Settings of the commands that use a trained backbone, and of glf shard."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,45 +12,44 @@ Format = Literal["timm", "torchvision", "safetensors", "onnx"]
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderOptions:
-    """What makes rows of images, for every command that reads them."""
+    """The encoder of embed, search and outliers."""
 
     run: str
-    """A run's directory, a backbone that glf has saved, a model by name (timm:resnet18, torchvision:resnet50), or
-    pixels."""
+    """Run directory, backbone file saved by glf, library model (timm:resnet18, torchvision:resnet50), or pixels."""
     weights: Path | None = None
-    """Weights of a model by name (.safetensors, .pt, .ckpt); its library's pretrained ones when not given."""
+    """Weights file of a library model (.safetensors, .pt, .ckpt); default: the library's pretrained weights."""
     image_size: int | None = None
-    """Side of the images that a model by name sees; its own when not given."""
+    """Image size of a library model; default: the model's own."""
     download: bool = False
-    """Let a named data set, or the weights of a model by name, be downloaded."""
+    """Allow downloads of a named data set and of a library model's weights."""
     batch_size: int = 128
-    """Images that the backbone sees at a time."""
+    """Batch size of feature extraction."""
     device: str = "auto"
-    """auto, cpu, gpu, mps."""
+    """auto, cpu, gpu or mps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedConfig(EncoderOptions):
-    """Write a row of features for every image; the same command goes on where it was stopped."""
+    """Write the features of every image to a file; an interrupted command continues where it stopped."""
 
-    photos: str
-    """A folder (searched to its end), a .tar, an .npz or .npy, or the name of a published set."""
+    data: str
+    """Folder (searched recursively), .tar, .npz, .npy, or name of a data set."""
     out: Path = Path("embeddings.npy")
-    """The file to write: .npy (paths in a .json beside it), .csv, or .parquet."""
+    """Output file: .npy (with a .json of the paths), .csv, or .parquet."""
     map: bool = False
-    """Add two columns for a picture: t-SNE of up to 5,000 images, the first two principal components of more."""
+    """Add two columns with a 2-d projection: t-SNE of up to 5,000 images, else the first two principal components."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchConfig(EncoderOptions):
-    """List the images of a folder that are most similar to one image or several, by the cosine of their features."""
+    """List the images of a folder that are most similar to one or more query images (cosine similarity)."""
 
     images: tuple[str, ...]
-    """One query or more, image files; and last the folder or .tar that is searched."""
+    """One or more query images, then the folder or .tar to search."""
     k: int = 10
-    """Images listed for each query."""
+    """Number of images listed per query."""
     out: Path | None = None
-    """Write the list as .csv too: query, rank, similarity, path."""
+    """Also write the list to a .csv: query, rank, similarity, path."""
 
     def __post_init__(self) -> None:
         at_least(self, k=1)
@@ -60,67 +57,67 @@ class SearchConfig(EncoderOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class OutliersConfig(EncoderOptions):
-    """List images that are like no others, and groups of images that are nearly the same."""
+    """List likely outliers and groups of near-duplicates."""
 
-    photos: str
-    """A folder (searched to its end), a .tar, an .npz or .npy, or the name of a published set."""
+    data: str
+    """Folder (searched recursively), .tar, .npz, .npy, or name of a data set."""
     out: Path = Path("outliers.csv")
-    """A line for each image, likely outliers first: path, entropy, outlier, group, similarity."""
+    """Output file, a line per image, likely outliers first: path, entropy, outlier, group, similarity."""
     count: int = 20
-    """Likely outliers to list: those whose similarity is spread most evenly over the other images."""
+    """Number of likely outliers: images with the most uniform neighbour distributions."""
     similarity: float = 0.9
-    """Cosine, of features from which their mean is taken, from which on two images are near-duplicates."""
+    """Cosine similarity of centred features from which two images are near-duplicates."""
 
     def __post_init__(self) -> None:
         if not 0 < self.similarity <= 1:
-            raise ValueError(f"a similarity is above 0 and at most 1, got {self.similarity}")
+            raise ValueError(f"similarity must be above 0 and at most 1, got {self.similarity}")
         at_least(self, count=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportConfig:
-    """Write a trained backbone as a file that other libraries read without glf, with a model card beside it."""
+    """Write a trained backbone as a file that other libraries load without glf, with a model card."""
 
     run: Path
-    """A run's directory, or a backbone that glf has saved."""
+    """Run directory, or backbone file saved by glf."""
     format: Format = "timm"
-    """Who is to read it: timm (also Hugging Face's layout), torchvision, anybody (safetensors), onnxruntime (onnx)."""
+    """Target: timm (also the Hugging Face layout), torchvision, safetensors (plain PyTorch), onnx (onnxruntime)."""
     out: Path | None = None
-    """The file, or the folder for it; <run>/export/<format> when not given."""
+    """File or folder to write; default: <run>/export/<format>."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardConfig:
-    """Write images as WebDataset shards, which `glf pretrain` reads as a stream; goes on where it was stopped."""
+    """Write images as WebDataset shards, which `glf pretrain` streams; an interrupted command continues."""
 
     data: str
-    """A source's name, or the path of a folder, a .tar, an .npz or an .npy."""
+    """Name of a data set, or path of a folder, .tar, .npz or .npy."""
     out: Path = Path("shards")
-    """The folder of the shards."""
+    """Folder of the shards."""
     split: Literal["train", "test"] = "train"
-    """Which split."""
+    """Split to write."""
     labels: Labels = "auto"
-    """Take class folders as labels, or ignore them."""
+    """Use class folders as labels, or ignore them."""
     prior: str | None = None
-    """Store this prior's row beside each image, for LPM: pixels, timm:<model>, run:<directory>, file:<array>."""
+    """Also store the features of this prior, for LPM: pixels, timm:<model>, run:<directory>, file:<array>."""
     prior_weights: Path | None = None
-    """A local file with the weights of a timm: prior."""
+    """Local weights file of a timm: prior."""
     prior_width: int = 64
-    """Width that the prior's features are reduced to."""
+    """Number of principal components kept of the prior's features."""
     prior_size: int | None = None
-    """Side of the images that a timm: prior sees; the model's own when not given."""
+    """Image size of a timm: prior; default: the model's own."""
     per_shard: int = 1000
-    """Images in a shard."""
+    """Images per shard."""
     seed: int = 0
-    """Of the order of images over shards."""
+    """Seed of the images' order."""
     root: Path | None = None
-    """Where named data sets lie; GLF_DATA or the user's cache when not given."""
+    """Folder of the named data sets; default: $GLF_DATA or the user's cache."""
     download: bool = False
-    """Let a named data set, or the weights of a timm: prior, be downloaded."""
+    """Allow downloads of a named data set and of a prior's weights."""
     device: str = "auto"
-    """Where the prior is computed: auto, cpu, gpu, mps."""
+    """Device that computes the prior: auto, cpu, gpu or mps."""
     overwrite: bool = False
-    """Delete the shards that the folder holds."""
+    """Delete the shards in the folder first."""
 
     def __post_init__(self) -> None:
         at_least(self, per_shard=1, prior_width=1, prior_size=1)

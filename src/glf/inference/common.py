@@ -10,11 +10,10 @@ from glf.config.inference import EncoderOptions
 from glf.data.image_cache import cache_root
 from glf.data.photos import open_photos
 from glf.device import torch_device
-from glf.evaluation.context import is_library_model
 from glf.files import atomic_write
 from glf.malloc import retain_freed_memory
 from glf.nn.embedded import Embedded, Encoder, embedded
-from glf.nn.pretrained import pretrained
+from glf.nn.pretrained import is_library_model, pretrained
 from glf.nn.prior import Pixels
 from glf.nn.weights import load_backbone
 

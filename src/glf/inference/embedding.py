@@ -15,8 +15,8 @@ def embed(config: EmbedConfig, console: Console | None = None) -> Embedded:
     console = console or Console()
     check_target(config.out)
     encoder = open_encoder(config)
-    found = compute_features(encoder, config.photos, config, console)
-    about = {"model": config.run, "photos": config.photos}
+    found = compute_features(encoder, config.data, config, console)
+    about = {"model": config.run, "photos": config.data}
     points = None
     if config.map:
         points, about["map_by"] = project_2d(found.rows)

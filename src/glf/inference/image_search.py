@@ -12,7 +12,7 @@ from glf.data.photos import read_one
 from glf.device import torch_device
 from glf.files import printable
 from glf.inference.common import compute_features, open_encoder, write_csv
-from glf.measure.neighbours import most_similar
+from glf.measure.knn import most_similar
 from glf.nn.embedded import Embedded, Encoder
 from glf.nn.features import encoding
 

@@ -25,7 +25,7 @@ class ScoredImage(NamedTuple):
 def outliers(config: OutliersConfig, console: Console | None = None) -> list[ScoredImage]:
     """Every image, likely outliers first; printed as far as it is of interest, written, and returned."""
     console = console or Console()
-    found = compute_features(open_encoder(config), config.photos, config, console)
+    found = compute_features(open_encoder(config), config.data, config, console)
     if len(found.rows) < 3:
         raise ValueError(f"{len(found.rows)} images are too few to say which is unlike the others: three at least")
     rows = torch.from_numpy(found.rows)
