@@ -6,10 +6,13 @@ IMAGES ?=
 PHOTOS ?=
 STUDY ?= headline
 PARTS ?=
-# A process of one thread for each core, each with whole files, so that what a file prepares is prepared once.
+# One single-threaded process per core; each takes whole files, so that a file's fixtures are made once.
 AT_ONCE := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help pretrain packages test test-slow check lint format install bench study methods docs clean
+MATHS := tests/align tests/constrain tests/measure tests/test_types.py tests/test_terms.py tests/test_objective.py \
+	tests/test_methods.py tests/test_peers.py tests/test_recipes.py tests/test_layers.py
+
+.PHONY: help pretrain packages quick test test-slow check lint format install bench study methods docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -22,12 +25,12 @@ install: .venv/installed ## Create .venv and install glf with everything its tes
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-pretrain: install ## Train simclr+adc on the embedded images, judge it, write a page about it
+pretrain: install ## Train simclr+adc on the embedded images, evaluate it, write a report
 	@echo "== training simclr+adc on fashion-mini (10,000 embedded images) into $(RUN)"
 	@$(BIN)/glf pretrain --method simclr+adc --data fashion-mini --augment gentle --batch-size 128 --epochs 12 \
 		--out $(RUN) --overwrite
-	@echo "== judging the backbone on the test split, next to raw pixels and the untrained network"
-	@$(BIN)/glf evaluate $(RUN) --suite knn linear geometry theory
+	@echo "== evaluating the backbone on the test split, next to raw pixels and the untrained network"
+	@$(BIN)/glf evaluate $(RUN) --suite knn linear geometry
 	@$(BIN)/glf report $(RUN) --out $(RUN)/report.html
 
 lint: install
@@ -36,17 +39,20 @@ lint: install
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 
-# Tests of the report look at it in Chromium, and one makes the embedded images again from Debian's Fashion-MNIST: both are
-# installed where one may, else those tests are skipped and say so.
+# Some tests render the report in Chromium, and one rebuilds the embedded images from Debian's Fashion-MNIST. Both are
+# installed if possible (root, apt); otherwise those tests are skipped with a reason.
 packages:
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null && [ -d /usr/share/datasets/fashion-mnist ] || { \
 		echo "== installing chromium and dataset-fashion-mnist for the tests"; \
 		[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
 		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
 			chromium chromium-driver dataset-fashion-mnist >/dev/null || \
-		echo "   (not possible here: apt-get as root would do it)"; }
+		echo "   (not possible here: it needs apt-get and root)"; }
 
-test: lint packages ## Check style and types, run the tests (at most 15 minutes)
+quick: install ## The mathematics: losses against references and peers, methods, layers (under a minute)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow" $(AT_ONCE) $(MATHS)
+
+test: lint packages ## Check style and types, run the tests (at most 10 minutes on two cores)
 	@echo "== tests"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" $(AT_ONCE)
 
@@ -59,11 +65,11 @@ test-slow: install packages ## The tests that take minutes each (at most 60 in a
 format: install ## Format the sources and sort their imports
 	@$(BIN)/ruff check --quiet --fix . && $(BIN)/ruff format --quiet .
 
-bench: install ## Measure the speed of everything beside the backbone, against peers and limits (25 minutes)
+bench: install ## Measure speed against peers and limits, everything but the backbone (25 minutes)
 	@PYTHONPATH=benchmarks $(BIN)/python -m speed $(if $(IMAGES),--images $(IMAGES)) $(if $(PHOTOS),--photos $(PHOTOS)) \
 		$(if $(PARTS),--only $(PARTS))
 
-study: install ## Run the study STUDY of benchmarks/studies on IMAGES, write its table (hours; goes on where it was)
+study: install ## Run the study STUDY of benchmarks/studies on IMAGES and write its table (hours; resumable)
 	@$(BIN)/python benchmarks/study.py $(STUDY) $(if $(IMAGES),--images $(IMAGES))
 
 methods: install ## Train every method on 5,000 images of CIFAR-10, given as IMAGES (55 minutes)
@@ -73,5 +79,5 @@ docs: install ## Build the documentation into build/docs, with warnings as error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "== open build/docs/index.html"
 
-clean: ## Remove the environment and what was built; runs stay
+clean: ## Remove the environment and build products; runs stay
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
