@@ -14,6 +14,7 @@ LOCK = "run"  # .run.lock: held while a run trains
 RESULT = "result.json"  # config, final metrics, evaluation, versions, machine, command
 FEATURES = "features"  # cached features
 ARTIFACTS = "artifacts"  # data of the report's pictures
+FIGURE_DATA = "report.json"  # in artifacts: all of it but the thumbnails
 
 COMPARISON = "compare.json"
 TABLE = "table.md"

@@ -1,7 +1,5 @@
 """Learning rates, their course, and who takes weight decay."""
 
-import math
-
 import pytest
 import torch
 from torch import nn
@@ -16,14 +14,6 @@ def network() -> nn.ModuleDict:
 
 def test_the_rate_scales_with_the_global_batch() -> None:
     assert optim.scaled_lr(ResolvedPretrainConfig(lr=0.1, batch_size=1024)) == pytest.approx(0.4)
-
-
-def test_warm_up_then_cosine_to_zero() -> None:
-    factor = optim.schedule(10, 110)
-    assert [factor(0), factor(9)] == pytest.approx([0.1, 1.0])
-    assert [factor(s) for s in (10, 60, 110)] == pytest.approx([1.0, 0.5, 0.0])
-    assert factor(35) == pytest.approx((1 + math.cos(math.pi / 4)) / 2)
-    assert optim.schedule(0, 4)(0) == 1.0
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd", "lars"])

@@ -1,6 +1,9 @@
-"""What is judged, and on which images: a run, a backbone in a file, or a model by name."""
-# MERGED DOCS:
-# | """One encoder on one pair of splits: what every part of the suite looks at, and what it answers with."""
+"""The input and output types of every evaluation.
+
+`EvalTarget` is a backbone with the training and test images it is evaluated on. `EvalContext` is one encoder on these
+images: the backbone itself, or a reference such as raw pixels. It extracts the features once and keeps them. `Metric`
+is a number with the protocol that produced it.
+"""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,123 +21,119 @@ from torch import Tensor, nn
 from glf.config.evaluation import EvaluateConfig
 from glf.config.training import ResolvedPretrainConfig
 from glf.data import sources
-from glf.data.images import ImageSet, MissingSplit, split_held_out, stratified_sample
+from glf.data.images import ImageSet, split_held_out, stratified_sample
+from glf.data.source import MissingSplit
 from glf.nn.backbone import Backbone
 from glf.nn.features import extract
-from glf.nn.pretrained import pretrained
+from glf.nn.pretrained import is_library_model, pretrained
 from glf.nn.weights import build_backbone, load_backbone
 from glf.rundir import saved_config
-
-_LIBRARIES = ("timm:", "torchvision:")
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvalTarget:
-    """A backbone, the images it is judged on, and how it was trained as far as that is known."""
-
-    name: str
-    backbone: Backbone
-    trained: ResolvedPretrainConfig
-    train: ImageSet
-    test: ImageSet
-    split: str  # in words
-
-    @property
-    def labelled(self) -> bool:
-        """Whether there are labels to judge with, on images that were not learnt from."""
-        return self.train.labelled and self.test.labelled and self.split != "train"
-
-    def untrained(self) -> Backbone:
-        """The same network as it is before any training."""
-        return build_backbone(self.train, self.backbone.image_size, replace(self.trained, weights=None))
-
-
-def is_library_model(spec: str) -> bool:
-    """Whether this is a model of a library rather than something on the disk."""
-    return spec.startswith(_LIBRARIES)
-
-
-def load_target(spec: str, config: EvaluateConfig) -> EvalTarget:
-    """The subject that ``spec`` names, with the images that the configuration asks for."""
-    backbone, trained = _found(spec, config)
-    train, test, words = _splits(spec, config, trained)
-    if train.channels > backbone.channels:
-        raise ValueError(f"{train.name} has {train.channels} channels, the backbone takes {backbone.channels}")
-    return EvalTarget(name=spec, backbone=backbone, trained=trained, train=train, test=test, split=words)
-
-
-def _found(spec: str, config: EvaluateConfig) -> tuple[Backbone, ResolvedPretrainConfig]:
-    path = Path(spec)
-    if is_library_model(spec):
-        backbone = pretrained(spec, weights=config.weights, size=config.image_size, download=config.download)
-    else:
-        if config.weights is not None or config.image_size is not None:
-            raise ValueError(f"--weights and --image-size are for a model by name, and {spec} has its own")
-        backbone = load_backbone(path)
-        if path.is_dir():
-            return backbone, saved_config(path)
-    if config.data is None:
-        raise ValueError(f"say on which images to judge {spec}: --data")
-    trained = ResolvedPretrainConfig(
-        data=config.data, backbone=backbone.name, image_size=backbone.image_size, stem=backbone.stem, seed=config.seed
-    )
-    return backbone, trained
-
-
-def _splits(spec: str, config: EvaluateConfig, trained: ResolvedPretrainConfig) -> tuple[ImageSet, ImageSet, str]:
-    """Training and test images. Where there is no test split, the run's held-out part stands in, and is named."""
-    data = config.data or trained.data
-
-    def load(which: Literal["train", "test"]) -> ImageSet:
-        return sources.load(
-            data,
-            which,
-            size=trained.image_size,
-            root=config.root or trained.root,
-            download=config.download,
-            labels=trained.labels,
-            store=trained.store,
-        )
-
-    train, test = load("train"), None
-    if config.split == "test":
-        with suppress(MissingSplit):
-            test = load("test")
-    rows = np.arange(len(train))
-    name = "test"
-    if test is None:
-        rows, held_out = split_held_out(train, trained)
-        if len(held_out) == 0 and config.split == "val":
-            raise ValueError(f"{spec} held no training images out: train with --val-images")
-        name = "held-out part of train" if len(held_out) else "train"  # the features' shape can be judged on any
-        test = train.select(held_out if len(held_out) else rows)
-    if config.max_images is not None:
-        rows = rows[
-            stratified_sample(train.targets[rows], min(config.max_images, len(rows)), trained.seed)
-        ]  # as training draws them
-    return (train.select(rows) if len(rows) < len(train) else train), test, name
-
+from glf.runfiles import FEATURES
 
 CONFIDENCE = 0.95
 
 
+@dataclass(frozen=True, kw_only=True)
+class EvalTarget:
+    """A backbone and the images it is evaluated on."""
+
+    name: str
+    backbone: Backbone
+    pretraining: ResolvedPretrainConfig  # of a model that glf did not train: defaults, with the model's image size
+    train: ImageSet
+    test: ImageSet
+    split: str  # the images in `test`: "test", "held-out part of train" or "train"
+
+    @property
+    def labelled(self) -> bool:
+        """Whether accuracies can be measured: both sets have labels, and the test images are not training images."""
+        return self.train.labelled and self.test.labelled and self.split != "train"
+
+    def untrained(self) -> Backbone:
+        """Build the same network with its initial weights."""
+        return build_backbone(self.train, self.backbone.image_size, replace(self.pretraining, weights=None))
+
+
+def load_target(spec: str, config: EvaluateConfig) -> EvalTarget:
+    """Load a run, a saved backbone or a library model, with the images that the configuration names."""
+    backbone, pretraining = _load_backbone(spec, config)
+    train, test, split = _load_splits(spec, config, pretraining)
+    if train.channels > backbone.channels:
+        raise ValueError(f"{train.name} has {train.channels} channels, the backbone takes {backbone.channels}")
+    return EvalTarget(name=spec, backbone=backbone, pretraining=pretraining, train=train, test=test, split=split)
+
+
+def _load_backbone(spec: str, config: EvaluateConfig) -> tuple[Backbone, ResolvedPretrainConfig]:
+    if is_library_model(spec):
+        backbone = pretrained(spec, weights=config.weights, size=config.image_size, download=config.download)
+    else:
+        if config.weights is not None or config.image_size is not None:
+            raise ValueError(
+                f"--weights and --image-size only apply to timm: and torchvision: models; {spec} already defines both"
+            )
+        backbone = load_backbone(Path(spec))
+        if Path(spec).is_dir():
+            return backbone, saved_config(Path(spec))
+    if config.data is None:
+        raise ValueError(f"{spec} has no data of its own: name the images to evaluate on with --data")
+    return backbone, ResolvedPretrainConfig(
+        data=config.data, backbone=backbone.name, image_size=backbone.image_size, stem=backbone.stem, seed=config.seed
+    )
+
+
+def _load_splits(
+    spec: str, config: EvaluateConfig, pretraining: ResolvedPretrainConfig
+) -> tuple[ImageSet, ImageSet, str]:
+    """Load training images, test images, and the name of the latter.
+
+    Without a test split, the test images are those that the run held out of training, or else all training images.
+    """
+
+    def load(which: Literal["train", "test"]) -> ImageSet:
+        return sources.load(
+            config.data or pretraining.data,
+            which,
+            size=pretraining.image_size,
+            root=config.root or pretraining.root,
+            download=config.download,
+            labels=pretraining.labels,
+            store=pretraining.store,
+        )
+
+    train, test, split = load("train"), None, "test"
+    indices = np.arange(len(train))
+    if config.split == "test":
+        with suppress(MissingSplit):
+            test = load("test")
+    if test is None:
+        indices, held_out = split_held_out(train, pretraining)
+        if len(held_out) == 0 and config.split == "val":
+            raise ValueError(f"{spec} has no held-out training images for --split val: train with --val-images above 0")
+        split = "held-out part of train" if len(held_out) else "train"  # geometry can be measured on any images
+        test = train.select(held_out if len(held_out) else indices)
+    if config.max_images is not None:  # the same sample as in training, hence its seed
+        count = min(config.max_images, len(indices))
+        indices = indices[stratified_sample(train.targets[indices], count, pretraining.seed)]
+    return (train.select(indices) if len(indices) < len(train) else train), test, split
+
+
 class Metric(NamedTuple):
-    """A number, its protocol in words, and what belongs to it."""
+    """A number, the protocol that produced it, and further details for result.json."""
 
     value: float
-    words: str
-    detail: Mapping[str, Any] = {}
-    percent: bool = False
+    protocol: str
+    details: Mapping[str, Any] = {}
+    percent: bool = False  # a fraction, shown in percent
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvalContext:
-    """An encoder, the images it is judged on, and its features of them: extracted once, whoever asks first."""
+    """One encoder on the images of a target; features are extracted at first use."""
 
-    name: str  # of its column
+    name: str  # of its column in the table
     encoder: nn.Module
     target: EvalTarget
-    place: str  # as torch names it
+    device: str
     config: EvaluateConfig
     out: Path
     console: Console
@@ -153,41 +152,39 @@ class EvalContext:
 
     @cached_property
     def train_labels(self) -> Int[Tensor, " train"]:
-        return torch.from_numpy(self.target.train.targets).to(self.place)
+        return torch.from_numpy(self.target.train.targets).to(self.device)
 
     @cached_property
     def test_labels(self) -> Int[Tensor, " test"]:
-        return torch.from_numpy(self.target.test.targets).to(self.place)
+        return torch.from_numpy(self.target.test.targets).to(self.device)
 
-    def _features(self, images: ImageSet) -> Tensor:
-        rows = extract(
+    def _features(self, images: ImageSet) -> Float[Tensor, "image dim"]:
+        features = extract(
             self.encoder,
             images,
-            cache=self.out / "features",
+            cache=self.out / FEATURES,
             size=self.target.backbone.image_size,
-            device=self.place,
+            device=self.device,
             batch_size=self.config.batch_size,
         )
-        return torch.from_numpy(rows).to(self.place)
+        return torch.from_numpy(features).to(self.device)
 
-    def accuracy(self, hits: Bool[Tensor, " test"], words: str) -> Metric:
-        """The share of test images that are hit, with its interval and that of each class."""
-        labels = self.test_labels.cpu()
-        hits = hits.cpu()
-        right = torch.bincount(labels, hits.double(), minlength=self.classes).tolist()
+    def accuracy(self, hits: Bool[Tensor, " test"], protocol: str) -> Metric:
+        """Accuracy from the correctly classified test images, with its interval and the accuracy within each class."""
+        hits, labels = hits.cpu(), self.test_labels.cpu()
+        correct = torch.bincount(labels, hits.double(), minlength=self.classes).tolist()
         count = torch.bincount(labels, minlength=self.classes).tolist()
-        per_class = [round(r / n, 4) if n else None for r, n in zip(right, count, strict=True)]
-        detail = {"interval": interval(hits), "per_class": per_class}
-        return Metric(round(float(hits.double().mean()), 4), words, detail, percent=True)
+        per_class = [round(c / n, 4) if n else None for c, n in zip(correct, count, strict=True)]
+        details = {"interval": bootstrap_interval(hits), "per_class": per_class}
+        return Metric(round(float(hits.double().mean()), 4), protocol, details, percent=True)
 
 
-def interval(hits: Bool[Tensor, " test"]) -> tuple[float, float]:
-    """The bootstrap's interval of the accuracy over the test images, at 95 %.
+def bootstrap_interval(hits: Bool[Tensor, " test"]) -> tuple[float, float]:
+    """95 % bootstrap interval of the accuracy over the test images.
 
-    A resample of n hits and misses has a binomial number of hits. So what many resamples approach is written down
-    instead of drawn: the quantiles of that distribution.
+    The number of hits in a bootstrap sample is binomial, so the quantiles are exact and nothing is resampled.
 
-    >>> interval(torch.tensor([True] * 80 + [False] * 20))
+    >>> bootstrap_interval(torch.tensor([True] * 80 + [False] * 20))
     (0.72, 0.88)
     """
     from scipy.stats import binom

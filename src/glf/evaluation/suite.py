@@ -1,196 +1,190 @@
-"""Backbones on the test split: one feature pass, the parts of the suite, the references beside it."""
+"""glf evaluate: run a suite of evaluations on a backbone, on references next to it, and on other models."""
 
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from torch import nn
 
-from glf import result
 from glf.config.base import to_dict
 from glf.config.evaluation import EvaluateConfig, Suite
 from glf.device import torch_device
-from glf.evaluation.artifacts import outline, write_artifacts
-from glf.evaluation.context import EvalContext, EvalTarget, Metric, is_library_model, load_target
-from glf.evaluation.detect.run import detected
-from glf.evaluation.finetune import finetuned
-from glf.evaluation.geometry import geometry, theory
+from glf.evaluation.artifacts import write_artifacts
+from glf.evaluation.context import EvalContext, EvalTarget, Metric, load_target
+from glf.evaluation.detect.run import detection
+from glf.evaluation.finetune import finetuning
+from glf.evaluation.geometry import geometry
 from glf.evaluation.probes import knn, linear, logistic
+from glf.evaluation.theorem import theory
 from glf.files import printable
 from glf.malloc import retain_freed_memory
+from glf.nn.pretrained import is_library_model
 from glf.nn.prior import Pixels
+from glf.result import provenance, read_result, update_result
+from glf.runfiles import RESULT
+from glf.ui import say
 
-# Each part of the suite: whether it needs labels, and what it makes of a case.
+# Each evaluation of the suite: whether it needs labels, and the function that runs it.
 PARTS: dict[Suite, tuple[bool, Callable[[EvalContext], dict[str, Metric]]]] = {
     "knn": (True, knn),
     "linear": (True, linear),
     "logistic": (True, logistic),
     "geometry": (False, geometry),
     "theory": (False, theory),
-    "finetune": (True, finetuned),
-    "detect": (False, detected),
+    "finetune": (True, finetuning),
+    "detect": (False, detection),
 }
 
-
-REQUEST_FIELDS = {
-    "suite",
-    "references",
-    "compare_with",
-    "artifacts",
-    "out",
-    "device",
-    "batch_size",
-}  # what is asked for, not how it is judged
+# Options that choose which metrics are computed, not how.
+REQUEST_FIELDS = {"suite", "references", "compare_with", "artifacts", "out", "device", "batch_size"}
 
 
 def evaluate(config: EvaluateConfig, console: Console | None = None) -> dict[str, Any]:
-    """Judge a backbone; writes the evaluation into its result.json and returns it."""
+    """Evaluate a backbone, print the table, write the evaluation to result.json and return it."""
     console = console or Console()
-    out = directory(config)
-    found = run_evaluation(config, out, console)
-    _print(console, found)
-    before = result.read(out).get("evaluation") if (out / result.FILE).exists() else None
-    found = found if before is None else _together(before, found)
-    result.update(out, evaluation=found, **({"kind": "evaluate"} if out != config.run else {}))
-    console.print(f"written to {out / result.FILE}", highlight=False, soft_wrap=True)
-    return found
+    out = output_directory(config)
+    evaluation = run_evaluation(config, out, console)
+    _print_table(console, evaluation)
+    before = read_result(out).get("evaluation") if (out / RESULT).exists() else None
+    if before is not None:
+        evaluation = _merged(before, evaluation)
+    update_result(out, evaluation=evaluation, **({"kind": "evaluate"} if out != config.run else {}))
+    say(console, f"written to {out / RESULT}")
+    return evaluation
 
 
-def directory(config: EvaluateConfig) -> Path:
-    """Where the result goes and the features are kept: the run itself, or a directory for what is none."""
+def output_directory(config: EvaluateConfig) -> Path:
+    """Directory of the result and the cached features: --out, the run itself, or runs/<model>-<data>."""
     if config.out is not None:
         return config.out
-    if config.run.is_dir() or not (is_library_model(str(config.run)) or config.run.is_file()):
-        return config.run  # what does not exist is complained about where it is read
-    name = re.sub(r"[^\w.]+", "-", config.run.stem if config.run.is_file() else str(config.run))
+    is_file = config.run.is_file()
+    if not is_file and not is_library_model(str(config.run)):
+        return config.run  # reading it reports a missing run
+    name = re.sub(r"[^\w.]+", "-", config.run.stem if is_file else str(config.run))
     return Path("runs") / f"{name}-{Path(config.data or '').stem or 'data'}"
 
 
 def run_evaluation(config: EvaluateConfig, out: Path, console: Console) -> dict[str, Any]:
-    """The evaluation alone, with features and artifacts kept in ``out``."""
-    judged = load_target(str(config.run), config)
-    same = replace(config, data=config.data or judged.trained.data, weights=None, image_size=None)
-    others = [load_target(spec, same) for spec in config.compare_with]
-    _say_what_is_missing(judged, console)
-    columns: dict[str, tuple[nn.Module, EvalTarget]] = {}
+    """Run the suite without touching result.json; features and artifacts go to ``out``."""
+    target = load_target(str(config.run), config)
+    same_data = replace(config, data=config.data or target.pretraining.data, weights=None, image_size=None)
+    others = [load_target(spec, same_data) for spec in config.compare_with]
+    _warn_about_data(target, console)
+
+    encoders = {"trained": (target.backbone, target)} | {other.name: (other.backbone, other) for other in others}
     if config.references:
-        columns = {"pixels": (Pixels(), judged), "untrained": (judged.untrained(), judged)}
-    columns |= {"trained": (judged.backbone, judged)} | {one.name: (one.backbone, one) for one in others}
-    place = torch_device(config.device)
-    found: dict[str, dict[str, Metric]] = {}
-    cases = {
-        name: EvalContext(
-            name=name, encoder=encoder, target=where, place=place, config=config, out=out, console=console
-        )
-        for name, (encoder, where) in columns.items()
-    }
-    with retain_freed_memory(place == "cpu"):
-        for name, case in cases.items():
-            found[name] = _run_parts(case)
+        encoders = {"pixels": (Pixels(), target), "untrained": (target.untrained(), target)} | encoders
+    device = torch_device(config.device)
+    contexts = [
+        EvalContext(name=name, encoder=encoder, target=of, device=device, config=config, out=out, console=console)
+        for name, (encoder, of) in encoders.items()
+    ]
+    metrics: dict[str, dict[str, Metric]] = {}
+    with retain_freed_memory(device == "cpu"):
+        for context in contexts:
+            metrics[context.name] = _run_suite(context)
         if config.artifacts:
-            write_artifacts(cases["trained"], {name: outline(case) for name, case in cases.items()})
-    figures = {key: figure for row in found.values() for key, figure in row.items()}
+            write_artifacts(contexts)
+
+    every = {key: metric for column in metrics.values() for key, metric in column.items()}
     return {
-        "data": judged.train.name,
-        "split": judged.split,
-        "train": len(judged.train),
-        "test": len(judged.test),
-        "classes": list(judged.train.classes),
-        "protocols": {key: figure.words for key, figure in figures.items()},
-        "percent": [key for key, figure in figures.items() if figure.percent],
-        "rows": {name: {key: figure.value for key, figure in row.items()} for name, row in found.items()},
+        "data": target.train.name,
+        "split": target.split,
+        "train": len(target.train),
+        "test": len(target.test),
+        "classes": list(target.train.classes),
+        "protocols": {key: metric.protocol for key, metric in every.items()},
+        "percent": [key for key, metric in every.items() if metric.percent],
+        "rows": {name: {key: metric.value for key, metric in column.items()} for name, column in metrics.items()},
         "details": {
-            name: {key: dict(figure.detail) for key, figure in row.items() if figure.detail}
-            for name, row in found.items()
+            name: {key: dict(metric.details) for key, metric in column.items() if metric.details}
+            for name, column in metrics.items()
         },
         "config": to_dict(config),
-        **result.provenance(),
+        **provenance(),
     }
 
 
-def _together(before: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-    """What an earlier evaluation has found and this one has not asked for again, if all else was the same."""
-
-    def else_(evaluation: dict[str, Any]) -> dict[str, Any]:
-        about = {key: evaluation.get(key) for key in ("data", "split", "train", "test", "classes")}
-        return about | {key: value for key, value in evaluation["config"].items() if key not in REQUEST_FIELDS}
-
-    if else_(before) != else_(found):
-        return found
-    both = {
-        key: {name: before[key].get(name, {}) | found[key].get(name, {}) for name in before[key] | found[key]}
-        for key in ("rows", "details")
-    }
-    suite = [
-        *before["config"]["suite"],
-        *(part for part in found["config"]["suite"] if part not in before["config"]["suite"]),
-    ]
-    return (
-        found
-        | both
-        | {
-            "protocols": before["protocols"] | found["protocols"],
-            "percent": [*before["percent"], *(key for key in found["percent"] if key not in before["percent"])],
-            "config": found["config"] | {"suite": suite},
-        }
-    )
-
-
-def _run_parts(case: EvalContext) -> dict[str, Metric]:
-    """What the parts that are asked for say, in the suite's order."""
-    asked = get_args(Suite) if "all" in case.config.suite else case.config.suite
-    found: dict[str, Metric] = {}
+def _run_suite(context: EvalContext) -> dict[str, Metric]:
+    """Run the requested evaluations on one encoder, in the order of `PARTS`."""
+    requested = context.config.suite
+    metrics: dict[str, Metric] = {}
     for name, (needs_labels, part) in PARTS.items():
-        if name in asked and (case.target.labelled or not needs_labels):
-            if case.console.is_terminal:  # some take minutes: say which
-                case.console.print(f"[dim]{case.name}: {name}[/]", highlight=False)
-            found |= part(case)
-    return found
+        if (name in requested or "all" in requested) and (context.target.labelled or not needs_labels):
+            if context.console.is_terminal:  # some take minutes
+                say(context.console, f"{context.name}: {name}", style="dim")
+            metrics |= part(context)
+    return metrics
 
 
-def _say_what_is_missing(judged: EvalTarget, console: Console) -> None:
-    """Labels that cannot be judged with, and classes that nobody could have learnt."""
-    train, test = judged.train, judged.test
+def _warn_about_data(target: EvalTarget, console: Console) -> None:
+    """Report skipped files, missing labels, and test classes without training images."""
+    train, test = target.train, target.test
     for skipped in {train.skipped, test.skipped} - {()}:
-        note = f"files skipped: {len(skipped):,}, first {skipped[0].line(': ')}"
-        console.print(note, highlight=False, markup=False, soft_wrap=True)
-    if not judged.labelled:
-        why = "no images to judge on but those that were trained on"
+        say(console, f"files skipped: {len(skipped):,}, first {skipped[0].line(': ')}")
+    if not target.labelled:
+        why = "no test images other than the training images"
         if not (train.labelled and test.labelled):
-            why = "one class only" if len(train.classes) == 1 else "no labels"
-        console.print(f"{why}: only what can be said without them", highlight=False)
+            why = "only one class" if len(train.classes) == 1 else "no labels"
+        say(console, f"{why}: evaluations that need labels are left out")
         return
     absent = np.setdiff1d(test.targets, train.targets)
     if len(absent):
-        names = printable(", ".join(train.classes[int(label)] for label in absent[:5]))
-        names += ", ..." if len(absent) > 5 else ""
+        names = ", ".join(train.classes[int(label)] for label in absent[:5]) + (", ..." if len(absent) > 5 else "")
         count = int(np.isin(test.targets, absent).sum())
-        note = f"absent from train, so never predicted: {names} ({count:,} test images)"
-        console.print(note, highlight=False, markup=False)
+        say(console, f"classes without training images, never predicted: {names} ({count:,} test images)")
 
 
-def _print(console: Console, found: dict[str, Any]) -> None:
-    title = f"{found['data']}: {found['test']:,} images of the {found['split']} split, {found['train']:,} to learn from"
+def _merged(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Add the metrics of an earlier evaluation, if it was made on the same data with the same settings."""
+
+    def setup(evaluation: dict[str, Any]) -> dict[str, Any]:
+        data = {key: evaluation.get(key) for key in ("data", "split", "train", "test", "classes")}
+        return data | {key: value for key, value in evaluation["config"].items() if key not in REQUEST_FIELDS}
+
+    if setup(before) != setup(now):
+        return now
+    merged = {
+        key: {name: before[key].get(name, {}) | now[key].get(name, {}) for name in before[key] | now[key]}
+        for key in ("rows", "details")
+    }
+    return {
+        **now,
+        **merged,
+        "protocols": before["protocols"] | now["protocols"],
+        "percent": list(dict.fromkeys([*before["percent"], *now["percent"]])),
+        "config": {
+            **now["config"],
+            "suite": list(dict.fromkeys([*before["config"]["suite"], *now["config"]["suite"]])),
+        },
+    }
+
+
+def _print_table(console: Console, evaluation: dict[str, Any]) -> None:
+    names = {"test": "test images", "held-out part of train": "held-out training images", "train": "training images"}
+    title = (
+        f"{evaluation['data']}: {evaluation['test']:,} {names[evaluation['split']]},"
+        f" classifiers trained on {evaluation['train']:,}"
+    )
     table = Table(title=escape(printable(title)), title_justify="left")
     table.add_column("protocol")
-    for name in found["rows"]:
+    for name in evaluation["rows"]:
         table.add_column(escape(printable(name)), justify="right")
-    for key, words in found["protocols"].items():
-        table.add_row(words, *(_shown(found, name, key) for name in found["rows"]))
+    for key, protocol in evaluation["protocols"].items():
+        table.add_row(protocol, *(_cell(evaluation, name, key) for name in evaluation["rows"]))
     console.print(table)
 
 
-def _shown(found: dict[str, Any], name: str, key: str) -> str:
-    value = found["rows"][name].get(key)
+def _cell(evaluation: dict[str, Any], name: str, key: str) -> str:
+    value = evaluation["rows"][name].get(key)
     if value is None:
         return "-"
-    if key not in found["percent"]:
+    if key not in evaluation["percent"]:
         return f"{value:.2f}"
-    low, high = found["details"][name][key].get("interval", (0, 0))
+    low, high = evaluation["details"][name][key].get("interval", (0, 0))
     return f"{100 * value:.1f} %" + (f" ± {50 * (high - low):.1f}" if high > low else "")

@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from glf.result import load_json, read_result
-from glf.runfiles import RESULT
+from glf.runfiles import ARTIFACTS, COMPARISON, FIGURE_DATA, METRICS, RESULT
 
-METRICS, ARTIFACTS, SHOWN = "metrics.jsonl", "artifacts", "report.json"
-COMPARISON = "compare.json"
 Curve = list[tuple[float, float]]
 
 
@@ -64,7 +62,7 @@ class Run:
     @cached_property
     def artifacts(self) -> dict[str, Any]:
         """What evaluation left to show; nothing if the run was trained on since, for it is of other weights then."""
-        path = self.path / ARTIFACTS / SHOWN
+        path = self.path / ARTIFACTS / FIGURE_DATA
         if not self.evaluation or not path.is_file():
             return {}
         return load_json(path)

@@ -8,19 +8,6 @@ from glf.reporting.load import Run
 PRINTED = ("info_nce", "deviation", "log_ratio", "bound", "cross_entropy", "slack")
 PROVED = ("info_nce", "variance", "log_ratio", "imbalance", "finite", "proved", "cross_entropy", "proved_slack")
 SUMS = {"bound", "proved", "slack", "proved_slack"}
-THEOREM = {
-    "info_nce": "InfoNCE",
-    "deviation": "+ sqrt(Var(f(x) | y))",
-    "variance": "+ Var(f(x) | y)",
-    "log_ratio": "- log(n / K)",
-    "imbalance": "+ log(1 / (K min p))",
-    "finite": "+ (e - 1)² / 2n",
-    "bound": "= right side",
-    "proved": "= right side",
-    "cross_entropy": "left side: cross-entropy of class means",
-    "slack": "right less left",
-    "proved_slack": "right less left",
-}
 
 
 def table(caption: str, head: list[str], rows: list[list[Any]], marked: str | None = None) -> Markup:
@@ -94,13 +81,14 @@ def theorem(run: Run) -> Markup | None:
     value, chance = run.value("proved"), run.value("chance")
     if value is None or chance is None:
         return None
-    columns = list(run.evaluation["rows"])
+    columns, labels = list(run.evaluation["rows"]), run.evaluation["protocols"]
     parts = []
     for caption, keys in (("As printed, as far as it can be computed", PRINTED), ("As it can be proved", PROVED)):
         rows = []
         for key in keys:
             cells = [tag("td", _plain(run, key, name)[0]) for name in columns]
-            rows.append(tag("tr", tag("th", THEOREM[key], scope="row"), *cells, class_="sum" if key in SUMS else None))
+            term = tag("th", labels[key].strip(), scope="row")
+            rows.append(tag("tr", term, *cells, class_="sum" if key in SUMS else None))
         top = tag("tr", tag("th", "term", scope="col"), *(tag("th", name, scope="col") for name in columns))
         whole = tag("table", tag("caption", caption), tag("thead", top), tag("tbody", *rows))
         parts.append(tag("div", whole, class_="wide", tabindex=0, role="region", aria_label=caption))

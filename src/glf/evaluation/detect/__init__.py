@@ -1,1 +1,1 @@
-"""Transfer to object detection and instance segmentation: annotated images in, average precision out."""
+"""Transfer to object detection and instance segmentation: from annotated images to average precision."""

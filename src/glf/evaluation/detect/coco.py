@@ -1,4 +1,4 @@
-"""Boxes and outlines in COCO's form: one JSON file for all images of a split."""
+"""Boxes and segmentations in COCO format: one JSON file for all images of a split."""
 
 import json
 from collections.abc import Iterable
@@ -10,70 +10,69 @@ from jaxtyping import UInt8
 from glf.evaluation.detect.annotations import (
     AnnotationRoot,
     Annotations,
-    CheckedAnnotations,
+    BoxClipper,
     Object,
     Scene,
-    divided,
-    numbers,
-    require_files,
+    four_numbers,
+    random_split,
+    require_images,
 )
 
-PUBLISHED = {"train": "train2017", "test": "val2017"}  # whose own test split has no annotations
-PLAIN = "annotations/instances.json"
+PUBLISHED = {"train": "train2017", "test": "val2017"}  # COCO's own test split has no public annotations
+OWN_FILE = "annotations/instances.json"
 
 
-def published(split: str) -> str:
-    """Where COCO keeps the annotations of a split."""
+def is_coco(root: AnnotationRoot) -> bool:
+    """Whether the files are those of COCO as published, or a single annotations/instances.json."""
+    return OWN_FILE in root or any(_published_file(split) in root for split in PUBLISHED)
+
+
+def read_coco(root: AnnotationRoot, split: str, seed: int) -> Annotations:
+    """Read one split as published, or of ``annotations/instances.json``, split by the seed.
+
+    Classes are the categories of the file, sorted by id. Objects with ``iscrowd`` are ignored.
+    """
+    own = not any(_published_file(name) in root for name in PUBLISHED)
+    file, folder = (OWN_FILE, "images") if own else (_published_file(split), PUBLISHED[split])
+    if file not in root:
+        raise ValueError(f"{root.path} has no {file}")
+    content = _parse(root, file)
+    categories = sorted(_by_id(content["categories"], "category", file).items())
+    classes = tuple(str(category.get("name", identity)) for identity, category in categories)
+    labels = {identity: i for i, (identity, _) in enumerate(categories, start=1)}
+    clipper = BoxClipper()
+    scenes = _scenes(content, labels, folder, file, clipper)
+    require_images(root, scenes, file)
+    if own:
+        scenes = random_split(scenes, split, seed, root.path)
+    return Annotations(root=root, classes=classes, scenes=scenes, notes=clipper.notes())
+
+
+def _published_file(split: str) -> str:
     return f"annotations/instances_{PUBLISHED[split]}.json"
 
 
-def read_coco(place: AnnotationRoot, split: str, seed: int) -> Annotations:
-    """One split as published, or the one of ``annotations/instances.json``, divided by the seed.
-
-    Classes are the file's categories by their ids. Objects with ``iscrowd`` are neither learnt from nor counted.
-    """
-    plain = not any(published(name) in place for name in PUBLISHED)
-    file, folder = (PLAIN, "images") if plain else (published(split), PUBLISHED[split])
-    if file not in place:
-        raise ValueError(f"{place.path} has no {file}")
-    content = _parse(place, file)
-    classes, labels = _classes(content, file)
-    checked = CheckedAnnotations()
-    scenes = _scenes(content, labels, folder, file, checked)
-    require_files(place, [scene.name for scene in scenes], file)
-    if plain:
-        scenes = divided(scenes, split, seed, place.path)
-    return Annotations(place=place, classes=classes, scenes=scenes, notes=checked.notes())
-
-
-def _parse(place: AnnotationRoot, file: str) -> dict[str, list[dict[str, Any]]]:
+def _parse(root: AnnotationRoot, file: str) -> dict[str, list[dict[str, Any]]]:
     try:
-        content = json.loads(place.read(file))
+        content = json.loads(root.read(file))
     except json.JSONDecodeError as error:
-        raise ValueError(f"{place.path / file}, line {error.lineno}: no JSON ({error.msg})") from error
+        raise ValueError(f"{root.path / file}, line {error.lineno}: not valid JSON ({error.msg})") from error
     except UnicodeDecodeError as error:
-        raise ValueError(f"{place.path / file} is no JSON ({error})") from error
+        raise ValueError(f"{root.path / file} is not valid JSON ({error})") from error
     for key in ("images", "annotations", "categories"):
         if not isinstance(content, dict) or not isinstance(content.get(key), list):
-            raise ValueError(f"{place.path / file} has no list of {key}: is it in COCO's form?")
+            raise ValueError(f"{root.path / file} has no list of {key}: is it in COCO format?")
     for key in ("images", "categories"):
         if not content[key]:
-            raise ValueError(f"the list of {key} in {place.path / file} is empty")
+            raise ValueError(f"the list of {key} in {root.path / file} is empty")
     return dict(content)
-
-
-def _classes(content: dict[str, list[dict[str, Any]]], file: str) -> tuple[tuple[str, ...], dict[Any, int]]:
-    """Names in the order of their ids, and the label of each id."""
-    categories = sorted(_by_id(content["categories"], "category", file).items())
-    labels = {identity: i for i, (identity, _) in enumerate(categories, start=1)}
-    return tuple(str(category.get("name", identity)) for identity, category in categories), labels
 
 
 def _by_id(entries: Iterable[dict[str, Any]], kind: str, file: str) -> dict[Any, dict[str, Any]]:
     found: dict[Any, dict[str, Any]] = {}
     for i, entry in enumerate(entries):
         if not isinstance(entry, dict) or not isinstance(entry.get("id"), int):
-            raise ValueError(f"{kind} number {i} of {file} has no id that is a whole number")
+            raise ValueError(f"{kind} number {i} of {file} has no integer id")
         if entry["id"] in found:
             raise ValueError(f"two entries of {file} are {kind} {entry['id']}: ids must differ")
         found[entry["id"]] = entry
@@ -81,11 +80,7 @@ def _by_id(entries: Iterable[dict[str, Any]], kind: str, file: str) -> dict[Any,
 
 
 def _scenes(
-    content: dict[str, list[dict[str, Any]]],
-    labels: dict[Any, int],
-    folder: str,
-    file: str,
-    checked: CheckedAnnotations,
+    content: dict[str, list[dict[str, Any]]], labels: dict[Any, int], folder: str, file: str, clipper: BoxClipper
 ) -> list[Scene]:
     images = _by_id(content["images"], "image", file)
     for identity, image in images.items():
@@ -96,17 +91,23 @@ def _scenes(
     for identity, one in _by_id(content["annotations"], "annotation", file).items():
         called = f"annotation {identity} of {file}"
         if one.get("image_id") not in images:
-            raise ValueError(f"{called} is about image {one.get('image_id')!r}, which the file does not have")
+            raise ValueError(f"{called} has the image_id {one.get('image_id')!r}, which is not in the list of images")
         if one.get("category_id") not in labels:
             known = " ".join(str(key) for key in list(labels)[:10])
             raise ValueError(f"{called} has the category {one.get('category_id')!r}; known are {known}")
         image = images[one["image_id"]]
-        x, y, width, height = numbers(one.get("bbox"), 4, called)
-        box = checked.box(called, (x, y, x + width, y + height), image["width"], image["height"])
+        x, y, width, height = four_numbers(one.get("bbox"), called)
+        box = clipper.clip(called, (x, y, x + width, y + height), image["width"], image["height"])
         if box is not None:
-            outline, crowd = one.get("segmentation"), bool(one.get("iscrowd", 0))
-            found = Object(name=called, box=box, label=labels[one["category_id"]], crowd=crowd, outline=outline)
-            objects[one["image_id"]].append(found)
+            objects[one["image_id"]].append(
+                Object(
+                    name=called,
+                    box=box,
+                    label=labels[one["category_id"]],
+                    crowd=bool(one.get("iscrowd", 0)),
+                    segmentation=one.get("segmentation"),
+                )
+            )
     return [
         Scene(
             name=f"{folder}/{image['file_name']}",
@@ -118,27 +119,27 @@ def _scenes(
     ]
 
 
-def mask(one: Object, height: int, width: int) -> UInt8[np.ndarray, "{height} {width}"]:
-    """1 inside an object's outline: polygons, or run lengths, compressed or not.
+def decode_mask(one: Object, height: int, width: int) -> UInt8[np.ndarray, "{height} {width}"]:
+    """Binary mask of an object from polygons or from run lengths, compressed or not.
 
-    >>> square = Object(name="a", box=(1, 1, 3, 3), label=1, outline=[[1, 1, 3, 1, 3, 3, 1, 3]])
-    >>> mask(square, 4, 4).tolist()
+    >>> square = Object(name="a", box=(1, 1, 3, 3), label=1, segmentation=[[1, 1, 3, 1, 3, 3, 1, 3]])
+    >>> decode_mask(square, 4, 4).tolist()
     [[0, 0, 0, 0], [0, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 0]]
     """
     from pycocotools import mask as coco
 
-    outline = one.outline
+    given = one.segmentation
     try:
-        if isinstance(outline, dict):
-            if list(outline["size"]) != [height, width]:
-                raise ValueError(f"run lengths for {outline['size']} in an image of {[height, width]}")
-            runs = coco.frPyObjects(outline, height, width) if isinstance(outline["counts"], list) else outline
+        if isinstance(given, dict):
+            if list(given["size"]) != [height, width]:
+                raise ValueError(f"run lengths for {given['size']} in an image of {[height, width]}")
+            runs = coco.frPyObjects(given, height, width) if isinstance(given["counts"], list) else given
         else:
-            if not outline or any(len(polygon) < 6 or len(polygon) % 2 for polygon in outline):
-                raise ValueError("a polygon has at least three corners, x and y of each")
-            runs = coco.merge(coco.frPyObjects(outline, height, width))
+            if not given or any(len(polygon) < 6 or len(polygon) % 2 for polygon in given):
+                raise ValueError("a polygon needs at least three corners, with x and y of each")
+            runs = coco.merge(coco.frPyObjects(given, height, width))
         decoded: np.ndarray = coco.decode(runs)
-    except Exception as error:  # pycocotools raises almost any exception on a broken outline
-        shown = repr(outline) if len(repr(outline)) < 60 else f"{repr(outline)[:57]}..."
-        raise ValueError(f"{one.name} has no usable outline, {shown} ({error})") from error
+    except Exception as error:  # pycocotools raises almost any exception on a broken segmentation
+        shown = repr(given) if len(repr(given)) < 60 else f"{repr(given)[:57]}..."
+        raise ValueError(f"{one.name} has no usable segmentation, {shown} ({error})") from error
     return decoded

@@ -1,4 +1,4 @@
-"""Training and judging of one detector; training goes on after an interruption from its last finished epoch."""
+"""Training and scoring of one detector. Training continues after an interruption from the last finished epoch."""
 
 import math
 import os
@@ -10,23 +10,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import Progress
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from glf import checkpoint
-from glf.config.transfer import DetectOptions
+from glf.checkpoint import load_checkpoint, save_checkpoint
+from glf.config.evaluation import DetectOptions
 from glf.evaluation.detect.annotations import Annotations
 from glf.evaluation.detect.batches import batches
 from glf.evaluation.detect.model import Detector
-from glf.evaluation.detect.score import Scores
+from glf.evaluation.detect.score import AveragePrecision
 from glf.nn.backbone import Backbone
 from glf.nn.features import fingerprint
-from glf.train.optim import schedule
+from glf.nn.schedule import warmup_cosine
+from glf.ui import progress
 
-REFERENCE_BATCH = 16
-WARMUP = 100  # steps, or a tenth of all when these are few
+REFERENCE_BATCH = 16  # the learning rate is given for this batch size
+WARMUP = 100  # steps, but at most a tenth of all
 WEIGHT_DECAY = 1e-4
 
 
@@ -34,35 +33,42 @@ class DivergedError(ValueError):
     """The loss is not finite."""
 
 
-def train_detector(backbone: Backbone, train: Annotations, rate: float, options: DetectOptions, path: Path) -> Detector:
-    """A detector trained from the backbone, on the backbone's device; its checkpoint is ``path``.
+def train_detector(backbone: Backbone, train: Annotations, lr: float, options: DetectOptions, path: Path) -> Detector:
+    """Train a detector from the backbone, on the device of the backbone, with checkpoints in ``path``.
 
-    Everything random follows from the seed and the epoch, so that a run that was interrupted ends in the same weights.
+    All randomness follows from the seed and the epoch, so an interrupted training ends with the same weights.
     """
     device = next(backbone.parameters()).device
     with _seeded(options.detect_seed, device):
         model = Detector(backbone, len(train.classes), options)
         model.to(device)
-    steps = math.ceil(len(train) / options.detect_batch)
-    optimizer, course = _optimizer(model, rate * options.detect_batch / REFERENCE_BATCH, steps * options.detect_epochs)
-    key = fingerprint(backbone, train.key, replace(options, boxes=None, detect_lr=(rate,)))
-    done = _resumed(model, optimizer, course, path, key)
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=steps * options.detect_epochs, completed=steps * done)
+    epoch_steps = math.ceil(len(train) / options.detect_batch)
+    steps = epoch_steps * options.detect_epochs
+    optimizer, scheduler = _optimizer(model, lr * options.detect_batch / REFERENCE_BATCH, steps)
+    parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+    key = fingerprint(backbone, train.key, replace(options, boxes=None, detect_lr=(lr,)))
+    stored = load_checkpoint(path) if path.exists() else {}
+    done = 0
+    if stored.get("key") == key:  # of exactly this training
+        done = int(stored["epoch"])
+        for name, part in parts.items():
+            part.load_state_dict(stored[name])
+    with progress() as bar:
+        task = bar.add_task("", total=steps, completed=epoch_steps * done)
         for epoch in range(done, options.detect_epochs):
-            for loss in _epoch(model, train, backbone.channels, options, optimizer, epoch):
+            for loss in _train_epoch(model, train, backbone.channels, options, optimizer, epoch):
                 if not math.isfinite(loss):
                     raise DivergedError(
-                        f"the loss is not finite in epoch {epoch + 1} at rate {rate:g}: lower --detect-lr"
+                        f"the loss is not finite in epoch {epoch + 1} at learning rate {lr:g}: lower --detect-lr"
                     )
-                course.step()
-                bar.update(task, advance=1, description=f"detector, lr {rate:g}, loss {loss:.2f}")
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "course": course.state_dict()}
-            checkpoint.save({**state, "epoch": epoch + 1, "key": key}, path)
+                scheduler.step()
+                bar.update(task, advance=1, description=f"detector, lr {lr:g}, loss {loss:.2f}")
+            state = {name: part.state_dict() for name, part in parts.items()}
+            save_checkpoint({**state, "epoch": epoch + 1, "key": key}, path)
     return model
 
 
-def _epoch(
+def _train_epoch(
     model: Detector,
     train: Annotations,
     channels: int,
@@ -70,17 +76,17 @@ def _epoch(
     optimizer: torch.optim.Optimizer,
     epoch: int,
 ) -> Iterator[float]:
-    """One pass over the images; yields the loss of each step."""
+    """Yield the loss of each step."""
     device = next(model.parameters()).device
     seed = [options.detect_seed, epoch]
     masks = options.detect_task == "masks"
     model.train()
-    with _seeded(int(np.random.SeedSequence(seed).generate_state(1)[0]), device):  # sizes and sampled regions
+    with _seeded(int(np.random.SeedSequence(seed).generate_state(1)[0]), device):  # image sizes and sampled regions
         for images, targets in batches(
             train, channels, options.detect_batch, masks=masks, epoch_seed=seed, workers=_workers(device)
         ):
-            moved = [{key: value.to(device) for key, value in one.items()} for one in targets]
-            losses = model([image.to(device) for image in images], moved)
+            on_device = [{key: value.to(device) for key, value in target.items()} for target in targets]
+            losses = model([image.to(device) for image in images], on_device)
             loss: Tensor = sum(losses.values())
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -90,50 +96,39 @@ def _epoch(
 
 @torch.no_grad()
 def score_detector(model: Detector, test: Annotations, options: DetectOptions, channels: int) -> dict[str, Any]:
-    """Average precision on annotated images."""
+    """Average precision of a detector on annotated images."""
     masks = options.detect_task == "masks"
-    scores = Scores(test.classes, masks=masks)
+    precision = AveragePrecision(test.classes, masks=masks)
     device = next(model.parameters()).device
     model.eval()
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("judging detections", total=len(test))
-        loaded = batches(test, channels, options.detect_batch, masks=masks, epoch_seed=None, workers=_workers(device))
-        for images, targets in loaded:
-            scores.update(model([image.to(device) for image in images]), targets)
+    with progress() as bar:
+        task = bar.add_task("scoring detections", total=len(test))
+        loader = batches(test, channels, options.detect_batch, masks=masks, epoch_seed=None, workers=_workers(device))
+        for images, targets in loader:
+            precision.update(model([image.to(device) for image in images]), targets)
             bar.update(task, advance=len(images))
-        return scores.compute()
+        return precision.compute()
 
 
 @contextmanager
 def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """torchvision draws from torch's own generators, which are the caller's: they are as they were afterwards."""
+    """Seed torch's global generators, which torchvision draws from, and restore the caller's state afterwards."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
 
 
-def _optimizer(model: nn.Module, rate: float, steps: int) -> tuple[torch.optim.Optimizer, LambdaLR]:
-    """SGD with momentum 0.9; vectors are biases and normalisations, and take no decay."""
+def _optimizer(model: nn.Module, lr: float, steps: int) -> tuple[torch.optim.Optimizer, LambdaLR]:
+    """SGD with momentum 0.9; biases and normalisations, which are vectors, have no weight decay."""
     trained = [p for p in model.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in trained if p.ndim > 1], "weight_decay": WEIGHT_DECAY},
         {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
     ]
-    optimizer = torch.optim.SGD(groups, lr=rate, momentum=0.9)
-    return optimizer, LambdaLR(optimizer, schedule(min(WARMUP, steps // 10), steps))
-
-
-def _resumed(model: nn.Module, optimizer: torch.optim.Optimizer, course: LambdaLR, path: Path, key: str) -> int:
-    """The finished epochs of a checkpoint of this very training, now in model and optimiser; 0 when there is none."""
-    stored = checkpoint.load(path) if path.exists() else {}
-    if stored.get("key") != key:
-        return 0
-    model.load_state_dict(stored["model"])
-    optimizer.load_state_dict(stored["optimizer"])
-    course.load_state_dict(stored["course"])
-    return int(stored["epoch"])
+    optimizer = torch.optim.SGD(groups, lr=lr, momentum=0.9)
+    return optimizer, LambdaLR(optimizer, warmup_cosine(min(WARMUP, steps // 10), steps))
 
 
 def _workers(device: torch.device) -> int:
-    """Processes that decode images: beside a GPU some, on a CPU none, where the network takes all the time anyway."""
+    """Processes that decode images: none on a CPU, where the network takes almost all the time."""
     return 0 if device.type == "cpu" else min(8, os.cpu_count() or 1)
