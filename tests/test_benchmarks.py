@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from glf.comparison.conduct import conduct
-from glf.comparison.runs import key, reference_key
+from glf.comparison.runs import reference_key, run_key
 from glf.comparison.study import Study
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
@@ -114,21 +114,22 @@ def test_a_study_takes_over_what_another_has_run(
     assert not pages.runs_missing(second)
     (cell,) = one.cells()
     for changed in ({"evaluation": {"probe_epochs": 3}}, {"settings": {**settings, "epochs": 2}}):
-        assert key(replace(one, **changed), cell) not in pages.known_runs()
-    assert key(replace(one, settings={**settings, "workers": 0}), cell) in pages.known_runs(), "that changes no number"
+        assert run_key(*replace(one, **changed).configs(cell)) not in pages.known_runs()
+    in_process = replace(one, settings={**settings, "workers": 0})
+    assert run_key(*in_process.configs(cell)) in pages.known_runs(), "the number of workers changes no result"
     # Another method, whose run is new: what pixels reach beside it is known all the same, and not judged again.
     third = conduct(replace(one, methods=("simsiam",)), tmp_path / "three", console=console, known=pages.known_runs())
     assert third["runs"][0]["references"] == {}
     assert third["references"] == first["references"]
     (other,) = replace(one, methods=("simsiam",)).cells()
-    assert reference_key(replace(one, methods=("simsiam",)), other) == first["runs"][0]["reference"]
+    assert reference_key(*replace(one, methods=("simsiam",)).configs(other)) == first["runs"][0]["reference"]
     for changed in (
         {"evaluation": {"probe_epochs": 3}},
         {"settings": {**settings, "max_images": 50}},
         {"data": ("fashion-mini",)},
     ):
         asked = replace(one, **changed)
-        assert reference_key(asked, next(asked.cells())) != first["runs"][0]["reference"]
+        assert reference_key(*asked.configs(next(asked.cells()))) != first["runs"][0]["reference"]
 
 
 def made(processor: str, *values: float, variant: str = "none") -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from glf.comparison.processes import run_all
-from glf.comparison.runs import evaluated_result, key, reference_key
+from glf.comparison.runs import evaluated_result, reference_key, run_key
 from glf.comparison.study import Cell, Study, from_flags
 from glf.config.evaluation import CompareConfig
 from glf.reporting.page import write_report
@@ -49,14 +49,16 @@ def conduct(
     """
     console = console or Console()
     cells = list(study.cells())
-    missing = [cell for cell in cells if key(study, cell) not in known]
+    missing = [cell for cell in cells if run_key(*study.configs(cell)) not in known]
     # References do not depend on the method: evaluate them once per data set and seed, with the first method.
     first = (study.methods[0], next(iter(study.variants)))
     known_references = _known_references(known)
     with_references = {
         cell
         for cell in missing
-        if references and (cell.method, cell.variant) == first and reference_key(study, cell) not in known_references
+        if references
+        and (cell.method, cell.variant) == first
+        and reference_key(*study.configs(cell)) not in known_references
     }
     say(console, f"{study.title}: {len(cells)} runs in {out}, {len(cells) - len(missing)} already known")
     if study.cost:
@@ -97,8 +99,8 @@ def record(study: Study, cell: Cell, out: Path) -> Record | None:
         return None
     evaluation = content["evaluation"]
     return {
-        "key": key(study, cell),
-        "reference": reference_key(study, cell),
+        "key": run_key(*study.configs(cell)),
+        "reference": reference_key(*study.configs(cell)),
         "values": evaluation["rows"]["trained"],
         "references": {name: row for name, row in evaluation["rows"].items() if name in REFERENCES},
         **{name: evaluation[name] for name in PROTOCOL_KEYS},
@@ -114,7 +116,7 @@ def write(study: Study, out: Path, failed: dict[str, str], known: Mapping[str, R
     evaluated: dict[str, Any] = {}
     known_references = _known_references(known)
     for cell in study.cells():
-        found = known.get(key(study, cell)) or record(study, cell, out)
+        found = known.get(run_key(*study.configs(cell))) or record(study, cell, out)
         if found is None:
             continue
         runs.append({**found, **cell._asdict(), "path": str(cell.path)})

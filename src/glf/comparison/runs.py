@@ -7,7 +7,6 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from glf.comparison.study import Cell, Study
 from glf.config.base import from_dict
 from glf.config.evaluation import EvaluateConfig
 from glf.config.training import ResolvedPretrainConfig
@@ -48,21 +47,15 @@ def _differing(one: Any, other: Any, ignored: Set[str]) -> list[str]:
     return [name for name in names if getattr(one, name) != getattr(other, name)]
 
 
-def key(study: Study, cell: Cell) -> str:
-    """Run key of a cell: it does not depend on the names of the study and of the variant."""
-    return run_key(study.config(cell), study.evaluate_config(Path()))
-
-
 def run_key(training: ResolvedPretrainConfig, evaluation: EvaluateConfig) -> str:
     """Hash of everything that the results of a run depend on."""
     return _digest(_key_fields(training, _NOT_IN_TRAINING_KEY), _key_fields(evaluation, _NOT_IN_EVALUATION_KEY))
 
 
-def reference_key(study: Study, cell: Cell) -> str:
+def reference_key(training: ResolvedPretrainConfig, evaluation: EvaluateConfig) -> str:
     """Hash of everything that the results of raw pixels and of the untrained network depend on."""
-    training = _key_fields(study.config(cell))
-    seen = {name: value for name, value in training.items() if name in _REFERENCE_FIELDS}
-    return _digest(seen, _key_fields(study.evaluate_config(Path()), _NOT_IN_EVALUATION_KEY))
+    seen = {name: value for name, value in _key_fields(training).items() if name in _REFERENCE_FIELDS}
+    return _digest(seen, _key_fields(evaluation, _NOT_IN_EVALUATION_KEY))
 
 
 def _key_fields(config: Any, ignored: Set[str] = frozenset()) -> dict[str, Any]:

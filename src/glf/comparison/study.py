@@ -62,7 +62,7 @@ class Study:
     """A second variant to compare a variant with, besides the base."""
     finding: str = ""
     cost: str = ""
-    configs: dict[tuple[str, str], PretrainConfig] = field(default_factory=dict, init=False, repr=False, compare=False)
+    parsed: dict[tuple[str, str], PretrainConfig] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The config of each method and variant, without data and seed."""
 
     def __post_init__(self) -> None:
@@ -88,7 +88,7 @@ class Study:
                 raise ValueError(f"{cell.data} and {other.data} would share the folder {cell.path}: rename one")
         split = self.evaluate_config(Path()).split
         for name, variant in product(self.methods, self.variants):
-            config = self.configs[name, variant] = self._config(name, variant)
+            config = self.parsed[name, variant] = self._config(name, variant)
             method = parse(config.method, config.adc)
             method.build(**config.options)
             policies.policy(config.augment or method.augment)
@@ -102,12 +102,16 @@ class Study:
 
     def config(self, cell: Cell) -> ResolvedPretrainConfig:
         """Return the training config of a run."""
-        return with_defaults(replace(self.configs[cell.method, cell.variant], data=cell.data, seed=cell.seed))
+        return with_defaults(replace(self.parsed[cell.method, cell.variant], data=cell.data, seed=cell.seed))
 
     def evaluate_config(self, run: Path, references: bool = False, artifacts: bool = False) -> EvaluateConfig:
         """Return the evaluation config of a run."""
         given = {"run": run, "references": references, "artifacts": artifacts}
         return from_dict(EvaluateConfig, {**self.evaluation, **given})
+
+    def configs(self, cell: Cell) -> tuple[ResolvedPretrainConfig, EvaluateConfig]:
+        """Return both, for the keys of a run."""
+        return self.config(cell), self.evaluate_config(cell.path)
 
     def _config(self, method: str, variant: str) -> PretrainConfig:
         """Merge the recipe, the settings of the study and those of the variant, in this order."""
