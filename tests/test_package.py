@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import glf
+
 ROOT = Path(__file__).parent.parent
 USE = "import glf, glf.data.sources as s; print(glf.__file__, len(s.load('fashion-mini')), glf.parse('byol+adc').name)"
 
@@ -25,7 +27,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_holds_data_types_and_licences(wheel: Path) -> None:
     names = {name: info.file_size for name in zipfile.ZipFile(wheel).namelist() for info in [_info(wheel, name)]}
     assert 1_000_000 < names["glf/data/embedded/fashion_mini.npz"] <= 6_000_000
-    assert "glf/py.typed" in names
+    assert {"glf/py.typed", "glf/__init__.pyi"} <= names.keys()
+    assert wheel.name.startswith(f"glf-{glf.__version__}-")
     assert "MIT" in zipfile.ZipFile(wheel).read("glf/data/embedded/FASHION-MNIST-LICENSE.txt").decode()
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not [name for name in names if name.startswith("tests") or "__pycache__" in name]
