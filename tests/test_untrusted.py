@@ -119,7 +119,7 @@ def test_priors(harmful: Harmful, small_run: Run, tmp_path: Path) -> None:
         small_run(method="simclr+lpm", prior=f"file:{tmp_path / 'c.npz'}")
     (tmp_path / "other").mkdir()
     torch.save({"conv1.weight": harmful}, tmp_path / "other" / BACKBONE)
-    with pytest.raises(ValueError, match="is no safetensors file"):
+    with pytest.raises(ValueError, match="is not a safetensors file"):
         small_run(method="simclr+lpm", prior=f"run:{tmp_path / 'other'}")
 
 
@@ -128,7 +128,7 @@ def test_what_is_judged(harmful: Harmful, console: Console, tmp_path: Path) -> N
     rundir.write(run / rundir.CONFIG, PretrainConfig(out=run))
     torch.save({"conv1.weight": harmful}, run / BACKBONE)
     for spec in (run, run / BACKBONE):
-        with pytest.raises(ValueError, match="is no safetensors file"):
+        with pytest.raises(ValueError, match="is not a safetensors file"):
             evaluate(EvaluateConfig(run=spec, data="fashion-mini", out=tmp_path / "out"), console)
 
 

@@ -38,4 +38,4 @@ def test_a_queue_shares_the_mass_once_it_is_time():
     torch.testing.assert_close(map_(e).codes, plain(e).codes)
     map_.epoch = 2.0
     assert not torch.allclose(map_(e).codes, plain(e).codes)
-    assert map_.memory.rows.shape == (2, 12, 4)
+    assert map_.memory.keys.shape == (2, 12, 4)

@@ -1,11 +1,11 @@
-"""Backbones by name: their shapes, their first layers, their normalisation."""
+"""Backbones by name: output shapes, stems, normalisation."""
 
 import pytest
 import torch
 import torchvision
 from torch import nn
 
-from glf.nn.backbone import Backbone, create
+from glf.nn.backbone import Backbone, create_body
 
 
 def images(channels: int, size: int, count: int = 3) -> torch.Tensor:
@@ -33,16 +33,16 @@ def images(channels: int, size: int, count: int = 3) -> torch.Tensor:
 def test_images_in_features_out(name, channels, size, width):
     backbone = Backbone(name, channels=channels, image_size=size)
     assert backbone.training
-    assert backbone.body.training, "measuring its width left it as it was"
+    assert backbone.body.training, "measuring the width leaves the training mode unchanged"
     x = images(channels, size).requires_grad_()
     features = backbone(x)
     assert features.shape == (3, backbone.width) == (3, width)
     assert not torch.allclose(features[0], features[1])
     (gradient,) = torch.autograd.grad(features.pow(2).sum(), x)
-    assert bool((gradient.abs().amax((2, 3)) > 0).all()), "every image and channel counts"
+    assert bool((gradient.abs().amax((2, 3)) > 0).all()), "every image and channel has an effect"
 
 
-# --- first layers
+# --- stems
 
 
 @pytest.mark.parametrize("library", ["timm", "torchvision"])
@@ -60,8 +60,8 @@ def test_images_in_features_out(name, channels, size, width):
         (224, "small", 3, False),
     ],
 )
-def test_the_stem_goes_by_the_image_size(library, size, stem, kernel, pooled):
-    model = create(f"{library}:resnet18", 3, size, stem)
+def test_the_stem_depends_on_the_image_size(library, size, stem, kernel, pooled):
+    model = create_body(f"{library}:resnet18", 3, size, stem)
     stride = 2 if kernel == 7 else 1
     assert model.conv1.kernel_size == (kernel, kernel)
     assert model.conv1.stride == (stride, stride)
@@ -73,8 +73,8 @@ def test_the_stem_goes_by_the_image_size(library, size, stem, kernel, pooled):
 
 
 @pytest.mark.parametrize("library", ["timm", "torchvision"])
-def test_the_standard_stem_leaves_the_model_as_it_is(library):
-    ours = create(f"{library}:resnet18", 3, 224, "auto").state_dict()
+def test_the_standard_stem_leaves_the_model_unchanged(library):
+    ours = create_body(f"{library}:resnet18", 3, 224, "auto").state_dict()
     theirs = torchvision.models.resnet18().state_dict()
     del theirs["fc.weight"], theirs["fc.bias"]
     assert {name: t.shape for name, t in ours.items()} == {name: t.shape for name, t in theirs.items()}
@@ -83,7 +83,7 @@ def test_the_standard_stem_leaves_the_model_as_it_is(library):
 @pytest.mark.parametrize(
     ("name", "size", "layer", "kernel", "stride"),
     [
-        ("resnet10t", 32, "conv1.0", 3, 1),  # a deep stem is 3x3 already
+        ("resnet10t", 32, "conv1.0", 3, 1),  # a deep stem, 3x3 already
         ("resnet10t", 224, "conv1.0", 3, 2),
         ("convnext_atto", 32, "stem.0", 4, 2),
         ("convnext_atto", 224, "stem.0", 4, 4),
@@ -95,17 +95,17 @@ def test_the_standard_stem_leaves_the_model_as_it_is(library):
         ("vit_tiny_patch16_224", 160, "patch_embed.proj", 16, 16),
     ],
 )
-def test_other_models_keep_their_maps_large_too(name, size, layer, kernel, stride):
-    first = create(f"timm:{name}", 3, size, "auto").get_submodule(layer)
+def test_other_models_keep_large_feature_maps_too(name, size, layer, kernel, stride):
+    first = create_body(f"timm:{name}", 3, size, "auto").get_submodule(layer)
     assert (first.kernel_size[0], first.stride[0]) == (kernel, stride)
 
 
 @pytest.mark.parametrize(
     ("size", "sides"),
-    [(28, (14, 7, 4, 2)), (64, (16, 8, 4, 2))],  # small_resnet halves once, and pools from 49 px on
+    [(28, (14, 7, 4, 2)), (64, (16, 8, 4, 2))],  # small_resnet has stride 2, and pools from 49 px on
 )
-def test_the_maps_of_small_resnet(size, sides):
-    model = create("small_resnet", 1, size, "auto")
+def test_the_feature_maps_of_small_resnet(size, sides):
+    model = create_body("small_resnet", 1, size, "auto")
     x, seen = model.maxpool(model.act1(model.bn1(model.conv1(torch.zeros(1, 1, size, size))))), []
     for layer in (model.layer1, model.layer2, model.layer3, model.layer4):
         x = layer(x)
@@ -136,7 +136,7 @@ def test_images_are_normalised(channels, mean, std):
         ("timm:vit_tiny_patch16_224", {"image_size": 48}),
     ],
 )
-def test_its_description_builds_it_again(name, options):
+def test_the_description_builds_the_same_backbone(name, options):
     backbone = Backbone(name, **options)
     described = backbone.describe()
     again = Backbone(**described)
@@ -153,21 +153,21 @@ def test_its_description_builds_it_again(name, options):
         ("small_resnt", "unknown backbone 'small_resnt' - did you mean 'small_resnet'"),
         ("timm:convnext_ato", "unknown backbone 'timm:convnext_ato' - did you mean 'convnext_atto'"),
         ("torchvision:resnet19", "unknown backbone 'torchvision:resnet19' - did you mean 'resnet18'"),
-        ("torchvision:vit_tiny_patch16_224", "unknown backbone"),  # timm's, not torchvision's
+        ("torchvision:vit_tiny_patch16_224", "unknown backbone"),  # a timm model
         ("tim:resnet18", "unknown library 'tim'"),
-        ("torchvision:vit_b_16", "fixed patches: for 32 px use timm"),
+        ("torchvision:vit_b_16", "fixed patches: for 32 px use a timm model"),
     ],
 )
-def test_a_name_that_is_none(name, message):
+def test_unknown_names_are_refused(name, message):
     with pytest.raises(ValueError, match=message):
         Backbone(name, image_size=32)
 
 
-def test_a_body_that_gives_maps_is_refused():
+def test_a_body_that_returns_maps_is_refused():
     with pytest.raises(ValueError, match=r"features of shape \(1, 768, 1, 1\), not \(batch, feature\)"):
         Backbone("torchvision:convnext_tiny", image_size=32)
 
 
-def test_a_model_that_refuses_a_size_is_named():
+def test_a_model_that_refuses_a_size_is_reported():
     with pytest.raises(ValueError, match=r"mixer_s32_224 cannot take images of 32 px .*--image-size"):
         Backbone("timm:mixer_s32_224", image_size=32)

@@ -32,7 +32,7 @@ def test_the_layers_of_an_mlp(widths, options, layers):
 
 
 @pytest.mark.parametrize("last_norm", [False, True])
-def test_the_last_normalisation_standardises_the_batch(last_norm):
+def test_last_norm_standardises_the_batch(last_norm):
     torch.manual_seed(0)
     z = mlp((8, 16, 4), last_norm=last_norm)(torch.randn(64, 8) + 3)
     standard = torch.allclose(z.mean(0), torch.zeros(4), atol=1e-5) and torch.allclose(
@@ -41,7 +41,7 @@ def test_the_last_normalisation_standardises_the_batch(last_norm):
     assert standard is last_norm
 
 
-def test_a_projector_has_no_default():
+def test_the_projector_has_no_default():
     with pytest.raises(TypeError):
         Heads()
     heads = Heads(projector=(4,))

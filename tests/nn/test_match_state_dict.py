@@ -1,4 +1,4 @@
-"""Checkpoints of peers, written by their own parts and by Lightning, and read without executing anything."""
+"""Checkpoints of other libraries, written by their own code and by Lightning, and read without executing code."""
 
 import os
 from argparse import Namespace
@@ -34,7 +34,7 @@ def resnet() -> nn.Module:
 
 
 class LightlySimCLR(L.LightningModule):
-    """As lightly's documentation has it: the ResNet's children in a row, and a projection head."""
+    """As in lightly's documentation: the ResNet's children in an nn.Sequential, and a projection head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,12 +51,12 @@ class LightlySimCLR(L.LightningModule):
 
 
 class LightlyDino(LightlySimCLR):
-    """A student, and a teacher that lags behind it."""
+    """A student and its EMA teacher."""
 
     def __init__(self) -> None:
         super().__init__()
         del self.backbone, self.projection_head
-        self.teacher_backbone = resnet()  # first, as nothing should depend on the order
+        self.teacher_backbone = resnet()  # first, because the order should not matter
         deactivate_requires_grad(self.teacher_backbone)
         self.student_backbone = resnet()
         self.student_head = DINOProjectionHead(512, 64, 32, 32)
@@ -67,9 +67,9 @@ class LightlyDino(LightlySimCLR):
 
 
 class SoloLearn(LightlySimCLR):
-    """The layout of solo-learn's checkpoints: backbone, online classifier, projector, all but the classifier twice.
+    """The layout of solo-learn's checkpoints: backbone, online classifier, projector, and EMA copies of two of them.
 
-    Its settings are OmegaConf's, and are saved with the weights.
+    Its hyperparameters are OmegaConf objects and are saved with the weights.
     """
 
     def __init__(self, cfg: Any) -> None:
@@ -95,7 +95,7 @@ def deactivated(module: nn.Module) -> nn.Module:
 
 SETTINGS = {"method": "byol", "backbone": {"name": "resnet18", "kwargs": {}}, "augmentations": [{"crop_size": 32}]}
 TRAINED: dict[str, tuple[Callable[[], L.LightningModule], Callable[[Any], nn.Module]]] = {
-    "lightly, children in a row": (LightlySimCLR, lambda m: nn.Sequential(m.backbone, nn.Flatten())),
+    "lightly, sequential": (LightlySimCLR, lambda m: nn.Sequential(m.backbone, nn.Flatten())),
     "lightly, student and teacher": (LightlyDino, lambda m: m.student_backbone),
     "solo-learn": (lambda: SoloLearn(OmegaConf.create(SETTINGS)), lambda m: m.backbone),
     "solo-learn, older": (lambda: SoloLearn(Namespace(encoder="resnet18", lr=0.3)), lambda m: m.backbone),
@@ -104,7 +104,7 @@ TRAINED: dict[str, tuple[Callable[[], L.LightningModule], Callable[[Any], nn.Mod
 
 @pytest.fixture(scope="module", params=TRAINED)
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, nn.Module]:
-    """A file as Lightning writes it after a step on real images, and the network that it holds."""
+    """A file as Lightning writes it after a step on real images, and the network in it."""
     torch.manual_seed(0)
     build, inside = TRAINED[request.param]
     module = build()
@@ -121,7 +121,7 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["torchvision:resnet18", "timm:resnet18"])
-def test_a_peers_checkpoint_gives_the_peers_features(checkpoint: tuple[Path, nn.Module], name: str) -> None:
+def test_a_checkpoint_of_another_library_gives_its_features(checkpoint: tuple[Path, nn.Module], name: str) -> None:
     path, theirs = checkpoint
     ours = Backbone(name, image_size=SIZE, stem="standard").eval()
     load_weights(ours.body, path)
@@ -138,7 +138,7 @@ PREFIXES = (
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
-def test_any_prefix_with_any_head_beside_it(tmp_path: Path, prefix: str) -> None:
+def test_any_prefix_next_to_any_head(tmp_path: Path, prefix: str) -> None:
     source, target = (timm.create_model("test_resnet", num_classes=0) for _ in range(2))
     state = {f"{prefix}{name}": tensor for name, tensor in source.state_dict().items()}
     for head in ("projector", "projection_head", "predictor", "prototypes", "fc"):
@@ -149,7 +149,7 @@ def test_any_prefix_with_any_head_beside_it(tmp_path: Path, prefix: str) -> None
 
 
 @pytest.mark.parametrize("teacher", ["momentum_", "teacher_", "target_", "ema_"])
-def test_the_network_that_learns_comes_before_its_teacher(teacher: str) -> None:
+def test_the_student_is_preferred_to_its_teacher(teacher: str) -> None:
     model = nn.Sequential(nn.Linear(2, 2))
     given = {f"{teacher}net.0.weight": torch.zeros(2, 2), f"{teacher}net.0.bias": torch.zeros(2)}
     given |= {name.replace(teacher, "the_very_own_"): t + 1 for name, t in given.items()}
@@ -158,8 +158,8 @@ def test_the_network_that_learns_comes_before_its_teacher(teacher: str) -> None:
     assert match_state_dict(model, only)["0.weight"].sum() == 0
 
 
-def test_a_block_that_ends_like_the_stem_is_not_taken_for_it() -> None:
-    """layer1.0.conv1.weight ends with conv1.weight, and has fewer of the model's names behind its prefix."""
+def test_a_block_whose_name_ends_like_the_stems_is_not_confused_with_it() -> None:
+    """layer1.0.conv1.weight ends with conv1.weight, but its prefix covers fewer of the model's names."""
     model = timm.create_model("resnet18", num_classes=0)
     given = {f"net.{name}": tensor for name, tensor in model.state_dict().items()}
     assert match_state_dict(model, given).keys() == model.state_dict().keys()
@@ -170,7 +170,7 @@ class Colour(Enum):
 
 
 class Notes(list):  # type: ignore[type-arg]
-    """A list of one's own."""
+    """A user-defined list."""
 
 
 class Harmful:
@@ -185,19 +185,19 @@ def touch(path: str) -> None:
     Path(path).touch()
 
 
-def test_objects_beside_the_weights_are_passed_over_and_never_called(tmp_path: Path) -> None:
+def test_objects_next_to_the_weights_are_ignored_and_never_called(tmp_path: Path) -> None:
     made = tmp_path / "made"
-    beside = {"hyper_parameters": Namespace(colour=Colour.RED, bad=Harmful(made, touch)), "path": Path("a/b")}
-    torch.save({"state_dict": {"weight": torch.ones(1, 1), "bias": torch.zeros(1)}, **beside}, tmp_path / "w.ckpt")
+    others = {"hyper_parameters": Namespace(colour=Colour.RED, bad=Harmful(made, touch)), "path": Path("a/b")}
+    torch.save({"state_dict": {"weight": torch.ones(1, 1), "bias": torch.zeros(1)}, **others}, tmp_path / "w.ckpt")
     assert set(read_tensors(tmp_path / "w.ckpt")) == {"weight", "bias"}
     assert not made.exists()
     torch.load(tmp_path / "w.ckpt", weights_only=False)
-    assert made.exists(), "the file would do it"
+    assert made.exists(), "unpickling the file would execute code"
 
 
-@pytest.mark.parametrize("compare_with", [Notes([1]), os.system], ids=["a list of one's own", "the system's"])
-def test_what_cannot_be_passed_over_is_an_error_with_a_way_out(tmp_path: Path, beside: object) -> None:
-    torch.save({"state_dict": {"weight": torch.ones(1)}, "beside": beside}, tmp_path / "w.ckpt")
+@pytest.mark.parametrize("other", [Notes([1]), os.system], ids=["user-defined list", "os.system"])
+def test_objects_that_cannot_be_ignored_are_an_error_with_advice(tmp_path: Path, other: object) -> None:
+    torch.save({"state_dict": {"weight": torch.ones(1)}, "other": other}, tmp_path / "w.ckpt")
     with pytest.raises(ValueError, match=r"w\.ckpt cannot be read as weights .*: save its state_dict alone") as error:
         read_tensors(tmp_path / "w.ckpt")
     assert "\n" not in str(error.value)

@@ -1,3 +1,5 @@
+"""Memories of losses: updates, evaluation, checkpoints."""
+
 import math
 
 import pytest
@@ -24,20 +26,20 @@ def test_the_running_covariance_is_an_exponential_average():
         torch.testing.assert_close(average, expected, rtol=1e-10, atol=1e-12)
 
 
-def test_it_does_not_move_in_evaluation():
+def test_the_running_covariance_is_constant_in_evaluation():
     running = RunningCovariance()
     first = running(draw(6, 3)).clone()
     assert torch.equal(running.eval()(draw(6, 3, seed=1)), first)
 
 
-def test_it_follows_the_dtype_of_the_batch():
+def test_the_running_covariance_has_the_dtype_of_the_batch():
     running = RunningCovariance()
     running(draw(6, 3).float())
     assert running(draw(6, 3, seed=1)).dtype == torch.float64
 
 
 @pytest.mark.parametrize("batches", [0, 2])
-def test_a_checkpoint_holds_it(batches):
+def test_a_checkpoint_contains_the_running_covariance(batches):
     running, fresh = RunningCovariance(), RunningCovariance()
     for seed in range(batches):
         running(draw(6, 3, seed=seed))
@@ -46,7 +48,7 @@ def test_a_checkpoint_holds_it(batches):
     torch.testing.assert_close(fresh(batch), running(batch), rtol=1e-6, atol=0)
 
 
-def test_a_queue_holds_the_newest_rows_first():
+def test_a_queue_holds_the_newest_keys_first():
     queue, keys = Queue(5), [draw(2, 3, 4, seed=seed) for seed in range(3)]
     start = queue(keys[0])
     torch.testing.assert_close(start.norm(dim=2), torch.ones(2, 5, dtype=start.dtype))
@@ -54,11 +56,11 @@ def test_a_queue_holds_the_newest_rows_first():
     unit = [torch.nn.functional.normalize(k, dim=2) for k in keys]
     torch.testing.assert_close(second, torch.cat((unit[0], start[:, :2]), 1))
     torch.testing.assert_close(third, torch.cat((unit[1], unit[0][:, :2]), 1))
-    assert torch.equal(Queue(5)(keys[0]), start)  # the same everywhere
+    assert torch.equal(Queue(5)(keys[0]), start)  # the same in every process
 
 
 @pytest.mark.parametrize("how", ["evaluation", "no gradients"])
-def test_a_look_leaves_no_trace(how):
+def test_evaluation_leaves_memories_unchanged(how):
     memories = [(Queue(4), draw(2, 3, 4)), (RunningMoments(0.5), draw(2, 3, 4))]
     for memory, batch in memories:
         memory(batch)
@@ -71,7 +73,7 @@ def test_a_look_leaves_no_trace(how):
         assert all(torch.equal(before[name], value) for name, value in memory.state_dict().items())
 
 
-def test_running_moments_keep_the_old_and_differentiate_the_new():
+def test_running_moments_average_and_differentiate_the_current_batch():
     memory = RunningMoments(old=0.25)
     mean, covariance = torch.zeros(3, dtype=torch.float64), torch.eye(3, dtype=torch.float64)
     for seed in range(3):
@@ -87,7 +89,7 @@ def test_running_moments_keep_the_old_and_differentiate_the_new():
 
 
 @pytest.mark.parametrize("memory", [lambda: Queue(4), lambda: RunningMoments(0.5)])
-def test_a_checkpoint_holds_every_memory(memory):
+def test_a_checkpoint_contains_every_memory(memory):
     one, fresh = memory(), memory()
     for seed in range(2):
         one(draw(2, 3, 4, seed=seed))
@@ -95,7 +97,7 @@ def test_a_checkpoint_holds_every_memory(memory):
     torch.testing.assert_close(fresh(draw(2, 3, 4)), one(draw(2, 3, 4)), rtol=0, atol=0)
 
 
-def test_draws_follow_from_how_often_one_has_drawn():
+def test_draws_depend_on_the_number_of_draws():
     draws, other = Draws(), Draws()
     first, second = (torch.rand(3, generator=draws.generator()) for _ in range(2))
     assert not torch.equal(first, second)
@@ -122,7 +124,7 @@ def test_clusters_and_their_concentration():
     fresh.load_state_dict(memory.state_dict())
     assert torch.equal(fresh.assigned, memory.assigned)
     assert fresh.assigned.dtype == torch.long
-    with pytest.raises(ValueError, match="60 images cannot be put into 64 clusters"):
+    with pytest.raises(ValueError, match="60 images are too few for 64 clusters"):
         Clusters((64,), 0.2, 0).refresh(z, torch.arange(60), 60, 0)
 
 
@@ -132,12 +134,12 @@ def test_concentration():
     phi = [
         float((z[label == c] - centre[c]).norm(dim=1).mean()) / math.log(int((label == c).sum()) + 10) for c in (0, 1)
     ]
-    phi = torch.tensor([*phi, max(phi)])  # a cluster of one takes the largest
+    phi = torch.tensor([*phi, max(phi)])  # a cluster of one image gets the largest
     phi = phi.clamp(phi.quantile(0.1), phi.quantile(0.9))
     torch.testing.assert_close(concentration(z, label, centre, 0.3), 0.3 * phi / phi.mean())
 
 
-def test_a_look_at_a_loss_leaves_no_covariance_behind():
+def test_evaluating_a_loss_stores_no_covariance():
     running = RunningCovariance()
     batch = draw(6, 3)
     with torch.no_grad():

@@ -1,16 +1,17 @@
-"""What the network gives to the objective, against the same layers called by hand."""
+"""The network's embeddings against the same layers called by hand; the EMA teacher."""
 
 import copy
 from itertools import combinations
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from glf.nn.backbone import Backbone
-from glf.nn.heads import Heads
-from glf.nn.network import Network
+from glf.nn.heads import Heads, mlp
+from glf.nn.network import Network, Teacher, momentum_at
 from glf.types import FIELDS, Views
+from reference import draw
 
 HEADS = Heads(projector=(12, 6), predictor=(5,))
 OPTIONAL = ("h", "p", "teacher", "prior")
@@ -23,10 +24,10 @@ def network(*needs: str) -> Network:
 
 def views(*sizes: int, batch: int = 5) -> Views:
     generator = torch.Generator().manual_seed(1)
-    # Each view is brighter than the one before: what is normalised view by view loses that.
+    # Each view is brighter than the previous one, which normalising view by view would hide.
     x = tuple(torch.rand(batch, 1, s, s, generator=generator) * (i + 1) / len(sizes) for i, s in enumerate(sizes))
-    rows = torch.arange(batch)
-    return Views(x, torch.zeros(len(sizes), batch, 4), rows, rows, torch.randn(batch, 3, generator=generator))
+    indices = torch.arange(batch)
+    return Views(x, torch.zeros(len(sizes), batch, 4), indices, indices, torch.randn(batch, 3, generator=generator))
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,7 @@ def views(*sizes: int, batch: int = 5) -> Views:
     [set(c) for n in range(5) for c in combinations(OPTIONAL, n)],
     ids=lambda needs: "-".join(sorted(needs)) or "nothing",
 )
-def test_only_what_is_needed_is_there(needs):
+def test_only_needed_fields_are_computed(needs):
     net, given = network("z", *needs), views(16, 16)
     embeddings = net(given)
     assert {name for name in FIELDS if getattr(embeddings, name) is not None} == {"z", *needs}
@@ -45,7 +46,7 @@ def test_only_what_is_needed_is_there(needs):
         assert embeddings.prior is given.prior
 
 
-def test_both_views_are_one_batch_to_the_normalisation():
+def test_views_are_normalised_as_one_batch():
     net, given = network("h", "p", "teacher"), views(16, 16)
     by_hand, apart = copy.deepcopy(net), copy.deepcopy(net)
     embeddings = net(given)
@@ -61,7 +62,7 @@ def test_both_views_are_one_batch_to_the_normalisation():
     assert not torch.allclose(one_by_one, embeddings.z, atol=1e-3)
 
 
-def test_the_gradient_at_z_includes_the_predictors():
+def test_the_gradient_at_z_includes_the_predictors_part():
     net = network("p")
     embeddings = net(views(16, 16))
     leaf = embeddings.z.detach().requires_grad_()
@@ -96,7 +97,7 @@ def test_views_of_several_sizes_keep_their_order(sizes):
         torch.testing.assert_close(embeddings.h[i], net.backbone(x))
         torch.testing.assert_close(embeddings.z[i], z)
         torch.testing.assert_close(embeddings.p[i], net.predictor(z))
-    full = [i for i, size in enumerate(sizes) if size == sizes[0]]  # the others are crops, which no teacher sees
+    full = [i for i, size in enumerate(sizes) if size == sizes[0]]  # the teacher does not see local crops
     leading = full[: next((i for i, j in enumerate(full) if i != j), len(full))]
     assert len(embeddings.teacher) == len(leading)
     for i in leading:
@@ -104,7 +105,79 @@ def test_views_of_several_sizes_keep_their_order(sizes):
     assert net.train()(given).z.shape == (len(sizes), 5, 6)
 
 
-def test_heads_follow_their_description():
+def test_heads_have_the_given_widths():
     widths = [layer.out_features for layer in network("p").modules() if isinstance(layer, torch.nn.Linear)]
     assert widths == [12, 6, 5, 6]
     assert network().backbone.name == "small_resnet"
+
+
+# --- the EMA teacher
+
+
+def student_and_teacher() -> tuple[nn.Module, Teacher]:
+    torch.manual_seed(0)
+    student = mlp((5, 7, 3)).double()
+    teacher = Teacher(student)
+    for parameter in student.parameters():
+        parameter.data += torch.randn_like(parameter)
+    return student, teacher
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9, 0.996, 1.0])
+def test_the_teacher_is_the_moving_average(momentum):
+    student, teacher = student_and_teacher()
+    before = [p.clone() for p in teacher.parameters()]
+    kept = copy.deepcopy(student.state_dict())
+    for _ in range(2):
+        expected = [momentum * m + (1 - momentum) * s for m, s in zip(before, student.parameters(), strict=True)]
+        teacher.follow(student, momentum)
+        for now, formula in zip(teacher.parameters(), expected, strict=True):
+            torch.testing.assert_close(now, formula, rtol=1e-12, atol=1e-14)
+        before = [p.clone() for p in teacher.parameters()]
+    assert all(torch.equal(kept[name], now) for name, now in student.state_dict().items())
+
+
+def test_the_teacher_starts_as_an_independent_copy():
+    student = mlp((5, 3))
+    teacher, x = Teacher(student), torch.randn(4, 5)
+    assert torch.equal(teacher(x), student(x))
+    student[0].weight.data.zero_()
+    assert not torch.equal(teacher(x), student(x))
+
+
+def test_the_teacher_has_no_gradient():
+    student, teacher = student_and_teacher()
+    x = draw(6, 5).requires_grad_()
+    assert not teacher(x).requires_grad
+    assert not any(p.requires_grad for p in teacher.parameters())
+    teacher.follow(student, 0.5)
+    assert not any(p.requires_grad for p in teacher.parameters())
+    assert all(p.requires_grad and p.grad is None for p in student.parameters())
+
+
+def test_the_teacher_has_its_own_batch_statistics():
+    student, teacher = student_and_teacher()
+    x = draw(6, 5)
+    student(x)
+    untouched = teacher.copy[1].running_mean.clone()
+    teacher.follow(student, 0.5)
+    assert torch.equal(teacher.copy[1].running_mean, untouched)
+    before = teacher.copy[0](x)
+    teacher(x)
+    torch.testing.assert_close(teacher.copy[1].running_mean, 0.9 * untouched + 0.1 * before.mean(0))
+
+
+def test_a_student_of_lower_precision():
+    student, teacher = student_and_teacher()
+    teacher.follow(student.float(), 0.0)
+    assert all(
+        m.dtype == torch.float64 and torch.equal(m, s.double())
+        for m, s in zip(teacher.parameters(), student.parameters(), strict=True)
+    )
+
+
+def test_the_momentum_schedule_is_half_a_cosine():
+    quarter = 0.99 + 0.01 * (1 - 0.5**0.5) / 2  # the cosine of 45 degrees
+    for progress, expected in {0.0: 0.99, 0.25: quarter, 0.5: 0.995, 0.75: 1.99 - quarter, 1.0: 1.0}.items():
+        assert momentum_at(progress, 0.99, 1.0) == pytest.approx(expected, abs=1e-12)
+    assert momentum_at(0.3, 0.5, 0.5) == 0.5

@@ -1,4 +1,4 @@
-"""Published models: found where their libraries keep them, built as published, never fetched unasked."""
+"""Published models: found in the caches of their libraries, never downloaded without permission."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from glf.nn.pretrained import pretrained
 
 @pytest.fixture
 def hubs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Empty caches of both libraries."""
+    """Empty caches of timm and torchvision."""
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hf"))
@@ -25,7 +25,7 @@ def images() -> torch.Tensor:
     return torch.rand(3, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 
 
-def test_timm_from_its_cache(hubs: Path) -> None:
+def test_a_timm_model_from_the_cache(hubs: Path) -> None:
     torch.manual_seed(0)
     theirs = timm.create_model("test_resnet")
     settings = theirs.pretrained_cfg
@@ -43,7 +43,7 @@ def test_timm_from_its_cache(hubs: Path) -> None:
     assert pretrained("timm:test_resnet").image_size == settings["input_size"][-1]
 
 
-def test_torchvision_from_its_cache(hubs: Path) -> None:
+def test_a_torchvision_model_from_the_cache(hubs: Path) -> None:
     torch.manual_seed(0)
     theirs = torchvision.models.resnet18()
     (hubs / "torch" / "checkpoints").mkdir(parents=True)
@@ -58,7 +58,7 @@ def test_torchvision_from_its_cache(hubs: Path) -> None:
     assert mine.image_size == 224
 
 
-def test_a_file_of_weights(hubs: Path) -> None:
+def test_a_local_file_of_weights(hubs: Path) -> None:
     theirs = torchvision.models.resnet18()
     torch.save({"state_dict": {f"module.{k}": v for k, v in theirs.state_dict().items()}}, hubs / "w.pth")
     mine = pretrained("torchvision:resnet18", weights=hubs / "w.pth")
@@ -68,14 +68,14 @@ def test_a_file_of_weights(hubs: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("timm:test_resnet", "the weights of timm:test_resnet are not on this machine: fetch them with --download"),
+        ("timm:test_resnet", "the weights of timm:test_resnet are not on this machine: download them with --download"),
         ("torchvision:resnet18", "the weights of torchvision:resnet18 are not on this machine"),
         ("timm:resnet18x", "unknown timm model 'resnet18x' - did you mean 'resnet18'"),
         ("torchvision:resnet19", "unknown torchvision model 'resnet19' - did you mean 'resnet1"),
-        ("resnet18", "a published model is timm:<model> or torchvision:<model>, got 'resnet18'"),
-        ("timm:", "a published model is timm:<model>"),
+        ("resnet18", "a published model must be timm:<model> or torchvision:<model>, got 'resnet18'"),
+        ("timm:", "a published model must be timm:<model>"),
     ],
 )
-def test_what_cannot_be_had(hubs: Path, name: str, message: str) -> None:
+def test_unavailable_models_are_refused(hubs: Path, name: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         pretrained(name)

@@ -1,4 +1,4 @@
-"""Weights in and out of files, of ours and of others."""
+"""Backbones saved and loaded; weights in files of other tools."""
 
 import os
 import pickle
@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from glf.nn.backbone import Backbone
 from glf.nn.heads import Heads
 from glf.nn.network import Network
-from glf.nn.weights import FILE, load_backbone, load_weights, save_backbone
+from glf.nn.weights import load_backbone, load_weights, save_backbone
+from glf.runfiles import BACKBONE
 
 
 def build(seed: int, name: str = "small_resnet", channels: int = 1, size: int = 28) -> Backbone:
@@ -36,32 +37,32 @@ def same(a: Backbone, b: Backbone) -> bool:
 @pytest.mark.parametrize(
     ("name", "channels", "size"), [("small_resnet", 1, 28), ("timm:test_vit", 3, 32), ("torchvision:resnet18", 1, 32)]
 )
-def test_there_and_back(tmp_path, name, channels, size, in_directory):
+def test_a_saved_backbone_is_loaded_unchanged(tmp_path, name, channels, size, in_directory):
     backbone = build(0, name, channels, size)
-    backbone(images(backbone))  # batch statistics move
-    save_backbone(backbone, tmp_path / FILE)
-    assert [path.name for path in tmp_path.iterdir()] == [FILE]
-    loaded = load_backbone(tmp_path if in_directory else tmp_path / FILE)
+    backbone(images(backbone))  # changes the batch statistics
+    save_backbone(backbone, tmp_path / BACKBONE)
+    assert [path.name for path in tmp_path.iterdir()] == [BACKBONE]
+    loaded = load_backbone(tmp_path if in_directory else tmp_path / BACKBONE)
     assert loaded.describe() == backbone.describe()
     assert same(loaded, backbone)
 
 
-def test_what_is_saved_is_the_librarys_own(tmp_path):
+def test_saved_weights_have_the_librarys_names(tmp_path):
     torch.manual_seed(0)
     backbone = Backbone("timm:resnet18", image_size=224, mean=(0.5, 0.4, 0.3), std=(0.1, 0.2, 0.3)).eval()
-    save_backbone(backbone, tmp_path / FILE)
+    save_backbone(backbone, tmp_path / BACKBONE)
     model = timm.create_model("resnet18", num_classes=0).eval()
-    model.load_state_dict(load_file(tmp_path / FILE), strict=True)
+    model.load_state_dict(load_file(tmp_path / BACKBONE), strict=True)
     x = torch.rand(1, 3, 224, 224)
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in ((0.5, 0.4, 0.3), (0.1, 0.2, 0.3)))
     with torch.no_grad():
         assert torch.equal(model((x - mean) / std), backbone(x))
-    with safe_open(tmp_path / FILE, framework="pt") as file:
+    with safe_open(tmp_path / BACKBONE, framework="pt") as file:
         assert set(file.metadata()) == {"format", "glf"}
 
 
 def in_a_checkpoint(state: dict[str, Tensor]) -> dict[str, object]:
-    """As Lightning writes a run of ours: the network with heads and teacher, and the optimiser's numbers."""
+    """A training checkpoint of glf: the network with heads and EMA teacher."""
     net = Network(build(7), Heads(projector=(8,)), frozenset({"teacher"}))
     net.backbone.body.load_state_dict(state)
     return {"state_dict": {f"network.{name}": t for name, t in net.state_dict().items()}, "epoch": 3}
@@ -96,11 +97,11 @@ def test_a_safetensors_file_of_another_tool(tmp_path):
     save_file({**source.body.state_dict(), "fc.weight": torch.ones(10, 256)}, tmp_path / "w.safetensors")
     load_weights(target.body, tmp_path / "w.safetensors")
     assert same(source, target)
-    with pytest.raises(ValueError, match="does not say which backbone it holds"):
+    with pytest.raises(ValueError, match="was not written by glf and does not describe its model"):
         load_backbone(tmp_path / "w.safetensors")
 
 
-def test_by_order_pairs_tensors_whatever_their_names(tmp_path):
+def test_by_order_pairs_tensors_regardless_of_their_names(tmp_path):
     source, target = build(0), build(1)
     renamed = {f"x{i}": t for i, t in enumerate(source.body.state_dict().values())}
     torch.save({"_fc.weight": torch.ones(10, 256), **renamed}, tmp_path / "w.pt")
@@ -110,7 +111,7 @@ def test_by_order_pairs_tensors_whatever_their_names(tmp_path):
     assert same(source, target)
 
 
-# --- files that are not what they should be
+# --- invalid files
 
 
 @pytest.mark.parametrize(
@@ -141,16 +142,16 @@ def test_weights_that_do_not_match_change_nothing(tmp_path, change, message):
 @pytest.mark.parametrize(
     "content", [b"", b"these are no weights", b"\x80\x02" + bytes(100)], ids=["empty", "text", "bytes"]
 )
-def test_garbage(tmp_path, name, content):
+def test_garbage_is_refused(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=f"{name} cannot be read as weights"):
         load_weights(nn.Linear(1, 1), tmp_path / name)
-    with pytest.raises(ValueError, match=f"{name} is no safetensors file"):
+    with pytest.raises(ValueError, match=f"{name} is not a safetensors file"):
         load_backbone(tmp_path / name)
 
 
 class Harmful:
-    """Makes a directory when it is unpickled."""
+    """Creates a directory when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -160,11 +161,11 @@ class Harmful:
 
 
 @pytest.mark.parametrize("save", [torch.save, lambda value, path: path.write_bytes(pickle.dumps(value, 2))])
-@pytest.mark.parametrize("name", ["w.pt", "w.ckpt", FILE])
+@pytest.mark.parametrize("name", ["w.pt", "w.ckpt", BACKBONE])
 def test_nothing_in_a_file_is_executed(tmp_path, save, name):
     made = tmp_path / "made"
     pickle.loads(pickle.dumps(Harmful(made)))
-    assert made.is_dir(), "the file would do it"
+    assert made.is_dir(), "unpickling the file would execute code"
     made.rmdir()
     save({"conv1.weight": Harmful(made)}, tmp_path / name)
     with pytest.raises(ValueError, match=name):
@@ -174,8 +175,8 @@ def test_nothing_in_a_file_is_executed(tmp_path, save, name):
     assert not made.exists()
 
 
-def test_no_file(tmp_path):
+def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no weights at .*w\.pt"):
         load_weights(nn.Linear(1, 1), tmp_path / "w.pt")
-    with pytest.raises(FileNotFoundError, match=f"no backbone at .*{FILE}: is .* the directory of a finished run"):
+    with pytest.raises(FileNotFoundError, match=f"no backbone at .*{BACKBONE}: is .* the directory of a finished run"):
         load_backbone(tmp_path)

@@ -66,7 +66,7 @@ def in_parts(case: str, count: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
     loss = objective(e).total
     asked = embedding_gradients(loss, e, objective)
     for number, part in enumerate(parts):
-        asked.carried_by(network(part, taught=False), number, count).backward()
+        asked.carried_by(network(part, with_teacher=False), number, count).backward()
     return loss.detach(), gradients(network, objective)
 
 

@@ -1,4 +1,4 @@
-"""One builder for projectors and predictors."""
+"""Projectors, predictors and prototypes on top of the backbone."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,24 +11,24 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True, kw_only=True)
 class Heads:
-    """What a method puts on top of the backbone."""
+    """The heads of a method."""
 
     projector: tuple[int, ...]  # widths after the backbone's; the last is the width of z
     norm: bool = True  # batch normalisation in the projector's hidden layers
-    last_norm: bool = False  # and, without scale and shift, after its last
-    predictor: tuple[int, ...] = ()  # hidden widths; the output is as wide as z
+    last_norm: bool = False  # batch normalisation without scale and shift after the projector's last layer
+    predictor: tuple[int, ...] = ()  # hidden widths; the output has the width of z
     fixed_predictor_lr: bool = False  # the predictor's learning rate does not decay
-    prototypes: int = 0  # learnt directions that z is compared with
-    frozen_prototypes: float = 0.0  # epochs until they begin to learn
-    generator: tuple[int, ...] = ()  # hidden widths of what generates features from z
-    local: tuple[int, ...] = ()  # widths of the projector of the backbone's map, cell by cell
+    prototypes: int = 0  # number of learnt directions that z is compared with
+    frozen_prototypes: float = 0.0  # epochs during which the prototypes are frozen
+    generator: tuple[int, ...] = ()  # hidden widths of the feature generator, which maps z to z's width (MetAug)
+    local: tuple[int, ...] = ()  # widths of the local projector, applied to each cell of the feature map (VICRegL)
 
 
 def mlp(widths: tuple[int, ...], *, norm: bool = True, last_norm: bool = False) -> nn.Sequential:
-    """Linear layers through these widths, batch normalisation and ReLU between them.
+    """Linear layers of these widths with batch normalisation and ReLU between them.
 
-    ``last_norm`` adds a batch normalisation without scale and shift at the end, as SimSiam's projector has it.
-    A linear layer that a normalisation follows has no bias of its own.
+    ``last_norm`` adds a batch normalisation without scale and shift at the end, as in SimSiam's projector. A linear
+    layer followed by a normalisation has no bias.
 
     >>> [type(layer).__name__ for layer in mlp((8, 4, 2))]
     ['Linear', 'BatchNorm1d', 'ReLU', 'Linear']
@@ -46,7 +46,7 @@ def mlp(widths: tuple[int, ...], *, norm: bool = True, last_norm: bool = False) 
 
 
 class Prototypes(nn.Module):
-    """Learnt directions: unit vectors whatever the optimiser does to their lengths."""
+    """Learnt directions, normalised to unit length at every use."""
 
     def __init__(self, count: int, width: int) -> None:
         super().__init__()

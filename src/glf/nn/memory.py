@@ -1,6 +1,6 @@
-"""State that a loss carries from step to step. It is made of buffers, so every checkpoint holds it.
+"""State of a loss that persists between steps: queues, running covariances, clusters. Stored in every checkpoint.
 
-A memory takes in what it is shown only in training and with gradients: a look at a loss leaves no trace.
+A memory is updated only in training mode with gradients enabled, so evaluating a loss does not change it.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 
 class Memory(nn.Module):
-    """Buffers that learn their shape from the first batch, or from the checkpoint that is loaded into them."""
+    """Buffers that get their shape from the first batch, or from a loaded checkpoint."""
 
     def __init__(self, *names: str) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Memory(nn.Module):
         return self.training and torch.is_grad_enabled()
 
     def _load_from_state_dict(self, state_dict: Any, prefix: Any, *args: Any, **kwargs: Any) -> None:
-        # A fresh module has empty buffers: take the saved ones' shapes before torch compares them.
+        # The buffers of a new module are empty: give them the saved shapes before torch compares shapes.
         for name, buffer in self.named_buffers(recurse=False):
             saved = state_dict.get(prefix + name)
             if saved is not None and saved.shape != buffer.shape:
@@ -34,7 +34,7 @@ class Memory(nn.Module):
 
 
 def covariance_of(z: Float[Tensor, "sample dim"]) -> Float[Tensor, "dim dim"]:
-    """The unbiased covariance of the rows.
+    """Unbiased covariance matrix of the samples.
 
     >>> covariance_of(torch.tensor([[1.0, 0.0], [-1.0, 0.0]])).tolist()
     [[2.0, 0.0], [0.0, 0.0]]
@@ -44,7 +44,7 @@ def covariance_of(z: Float[Tensor, "sample dim"]) -> Float[Tensor, "dim dim"]:
 
 
 class RunningCovariance(Memory):
-    """An exponential average of batch covariances."""
+    """Exponential moving average of batch covariances."""
 
     covariance: Tensor
 
@@ -53,7 +53,7 @@ class RunningCovariance(Memory):
         self.momentum = momentum
 
     def forward(self, z: Float[Tensor, "sample dim"]) -> Float[Tensor, "dim dim"]:
-        """Take the batch in (in training) and return the average."""
+        """Update the average with this batch (in training) and return it."""
         now = covariance_of(z.detach())
         average = self.covariance.to(now) if self.covariance.numel() else now
         if self.learning:
@@ -62,9 +62,9 @@ class RunningCovariance(Memory):
 
 
 class RunningMoments(Memory):
-    """Each view's running mean and covariance, with a gradient through the current batch (CorInfoMax).
+    """Running mean and covariance of each view, with a gradient through the current batch (CorInfoMax).
 
-    They begin at zero and at the identity, and ``old`` is the weight of what was there before.
+    They start at zero and at the identity. ``old`` is the weight of the previous value.
     """
 
     mean: Tensor
@@ -75,7 +75,7 @@ class RunningMoments(Memory):
         self.old = old
 
     def forward(self, z: Float[Tensor, "view batch dim"]) -> Float[Tensor, "view dim dim"]:
-        """The covariances with this batch in them."""
+        """Return the covariances including this batch."""
         if self.mean.numel() == 0:
             self.mean = z.new_zeros(len(z), z.shape[2])
             self.covariance = torch.eye(z.shape[2], dtype=z.dtype, device=z.device).repeat(len(z), 1, 1)
@@ -89,30 +89,30 @@ class RunningMoments(Memory):
 
 
 class Queue(Memory):
-    """The last so many rows of each view, newest first. It begins with random directions, the same everywhere."""
+    """The last ``size`` keys of each view, newest first (MoCo); initially random directions from a fixed seed."""
 
-    rows: Tensor
+    keys: Tensor
 
     def __init__(self, size: int) -> None:
-        super().__init__("rows")
+        super().__init__("keys")
         self.size = size
 
     def forward(self, keys: Float[Tensor, "view batch dim"]) -> Float[Tensor, "view {self.size} dim"]:
-        """What was there before; these keys, as unit vectors, will be there next time."""
-        if self.rows.numel() == 0:
+        """Return the queue, then add these keys as unit vectors (in training)."""
+        if self.keys.numel() == 0:
             random = torch.randn(len(keys), self.size, keys.shape[2], generator=Generator().manual_seed(0))
-            self.rows = F.normalize(random, dim=2).to(keys)
-        before = self.rows.to(keys)
+            self.keys = F.normalize(random, dim=2).to(keys)
+        before = self.keys.to(keys)
         if self.learning:
-            # A new tensor: the old one is still needed by this step's backward.
-            self.rows = torch.cat((F.normalize(keys.detach(), dim=2), before), 1)[:, : self.size]
+            # A new tensor, because this step's backward pass still needs the old one.
+            self.keys = torch.cat((F.normalize(keys.detach(), dim=2), before), 1)[:, : self.size]
         return before
 
 
 class Draws(Memory):
-    """Random numbers inside a loss: they follow from how often one has drawn, so all processes draw alike.
+    """Random numbers inside a loss, seeded by the number of draws so far: all processes draw the same.
 
-    The count is in the checkpoint, and a resumed run goes on with it.
+    The number of draws is in the checkpoint, so a resumed run continues the sequence.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -120,7 +120,7 @@ class Draws(Memory):
         self.seed, self.count = seed, 0
 
     def generator(self) -> Generator:
-        """A fresh generator on the CPU."""
+        """A CPU generator for the next draw."""
         seed = int(np.random.SeedSequence([self.seed, self.count]).generate_state(1)[0])
         if self.learning:
             self.count += 1
@@ -134,14 +134,14 @@ class Draws(Memory):
 
 
 class Clusters(Memory):
-    """K-means of the whole training set, at several numbers of clusters (PCL): refreshed between epochs.
+    """K-means of the whole training set with several numbers of clusters (PCL), refreshed between epochs.
 
-    ``assigned`` holds, per number of clusters, each row's cluster, or -1 for rows that are not trained on.
+    For each number of clusters, ``assigned`` holds the cluster of every image, or -1 for images not trained on.
     """
 
     centres: Tensor  # (sum of counts, dim), unit vectors
     concentration: Tensor  # (sum of counts,), phi
-    assigned: Tensor  # (kind, row)
+    assigned: Tensor  # (len(counts), images)
 
     def __init__(self, counts: tuple[int, ...], temperature: float, warmup_epochs: int) -> None:
         super().__init__("centres", "concentration", "assigned")
@@ -151,8 +151,8 @@ class Clusters(Memory):
     def ready(self) -> bool:
         return self.centres.numel() > 0
 
-    def refresh(self, z: Float[Tensor, "sample dim"], rows: Int[Tensor, " sample"], total: int, epoch: int) -> None:
-        """Cluster anew: features of these rows of a data set of ``total`` images."""
+    def refresh(self, z: Float[Tensor, "sample dim"], indices: Int[Tensor, " sample"], total: int, epoch: int) -> None:
+        """Cluster the features again; ``indices`` are their images in a data set of ``total`` images."""
         from sklearn.cluster import KMeans
 
         unit = F.normalize(z.float().cpu(), dim=1)
@@ -160,11 +160,11 @@ class Clusters(Memory):
         for kind, count in enumerate(self.counts):
             if count > len(unit):
                 raise ValueError(
-                    f"{len(unit)} images cannot be put into {count} clusters: set fewer (--options clusters N)"
+                    f"{len(unit)} images are too few for {count} clusters: use fewer (--options clusters N)"
                 )
             found = KMeans(count, n_init=1, max_iter=20, random_state=epoch).fit(unit.numpy())
             label, centre = torch.from_numpy(found.labels_).long(), torch.from_numpy(found.cluster_centers_).float()
-            assigned[kind, rows.cpu()] = label
+            assigned[kind, indices.cpu()] = label
             concentrations.append(concentration(unit, label, centre, self.temperature))
             centres.append(F.normalize(centre, dim=1))
         device = z.device
@@ -178,12 +178,12 @@ def concentration(
     centre: Float[Tensor, "cluster dim"],
     temperature: float,
 ) -> Float[Tensor, " cluster"]:
-    r"""Each cluster's phi: small where it is dense and large, scaled to a mean of the temperature.
+    r"""Concentration phi of each cluster: small for dense, large clusters; scaled so that the mean is the temperature.
 
     .. math:: \phi_c \propto \frac{\frac{1}{n_c} \sum_{i \in c} |z_i - c|}{\log(n_c + 10)}
 
-    Reference: Li et al. 2021 (PCL), Eq. 12. As in their code, a cluster of one takes the largest phi, and all are
-    clipped to the 10th and 90th percentile.
+    Reference: Li et al. 2021 (PCL), Eq. 12. As in their code, a cluster of one image gets the largest phi, and all phi
+    are clipped to the 10th and 90th percentiles.
     """
     distance = (z - centre[label]).norm(dim=1)
     size = torch.bincount(label, minlength=len(centre))

@@ -1,6 +1,8 @@
-"""The teacher: a moving average of the student, without gradient."""
-# MERGED DOCS:
-# | """Backbone, heads and teacher together; produces only what the objective needs."""
+"""The trained network: backbone, heads and EMA teacher. Computes only the fields of ``Embeddings`` that are needed.
+
+The *teacher* is the EMA teacher throughout glf: an exponential moving average of the student's weights, without
+gradients (momentum encoder in MoCo, target network in BYOL).
+"""
 
 import copy
 import math
@@ -16,7 +18,7 @@ from glf.types import Embeddings, Views
 
 
 class Teacher(nn.Module):
-    """A copy of the student that follows it. Its batch normalisation sees its own batches."""
+    """The EMA teacher: a copy of the student that follows it, with batch statistics of its own."""
 
     def __init__(self, student: nn.Module) -> None:
         super().__init__()
@@ -29,13 +31,13 @@ class Teacher(nn.Module):
 
     @torch.no_grad()
     def follow(self, student: nn.Module, momentum: float) -> None:
-        """theta' <- m theta' + (1 - m) theta"""
-        for mine, theirs in zip(self.copy.parameters(), student.parameters(), strict=True):
-            mine.lerp_(theirs.detach().to(mine.dtype), 1 - momentum)
+        """Update the weights: teacher = momentum * teacher + (1 - momentum) * student."""
+        for own, students in zip(self.copy.parameters(), student.parameters(), strict=True):
+            own.lerp_(students.detach().to(own.dtype), 1 - momentum)
 
 
 def momentum_at(progress: float, first: float, last: float) -> float:
-    """The momentum at a fraction of training: a half cosine from first to last.
+    """EMA momentum at a fraction of training: half a cosine from ``first`` to ``last``.
 
     >>> [round(momentum_at(t, 0.99, 1.0), 3) for t in (0.0, 0.5, 1.0)]
     [0.99, 0.995, 1.0]
@@ -43,11 +45,11 @@ def momentum_at(progress: float, first: float, last: float) -> float:
     return last - (last - first) * (1 + math.cos(math.pi * progress)) / 2
 
 
-PASSED = ("target", "indices", "boxes", "prior")  # what terms read of the views themselves
+PASSED = ("target", "indices", "boxes", "prior")  # fields of Views that are passed on to Embeddings
 
 
 class Network(nn.Module):
-    """Views in, Embeddings out. Views of one size go through the backbone as one batch."""
+    """Views to Embeddings. All views of one size are one batch to the backbone."""
 
     def __init__(self, backbone: Backbone, heads: Heads, needs: frozenset[str], classes: int = 0) -> None:
         super().__init__()
@@ -61,31 +63,31 @@ class Network(nn.Module):
         self.prototypes = Prototypes(heads.prototypes, widths[-1]) if "prototypes" in needs else None
         self.classifier = nn.Linear(widths[-1], classes) if "scores" in needs else None
         self.local = mlp((backbone.map_width(), *heads.local)) if "maps" in needs else None
-        self.compiled: list[Callable[[Tensor], Tensor]] = []  # in a list, so that no checkpoint has it a second time
+        self.compiled: list[Callable[[Tensor], Tensor]] = []  # in a list, so that checkpoints do not contain it twice
 
     @property
     def backbone(self) -> Backbone:
-        """The student's backbone: what training is for."""
+        """The student's backbone, which training returns."""
         backbone = self.student[0]
         assert isinstance(backbone, Backbone)
         return backbone
 
     def compile_backbone(self) -> None:
-        """Let torch compile the backbone for training. Probes, with their own batch sizes, go on without."""
+        """Compile the backbone for training; online probes, with other batch sizes, use the uncompiled one."""
         self.compiled = [torch.compile(self.backbone)]
 
-    def forward(self, views: Views, taught: bool = True) -> Embeddings:
-        """What the objective needs of these views; without the teacher's part for one who has that already."""
+    def forward(self, views: Views, with_teacher: bool = True) -> Embeddings:
+        """Return the fields that the objective needs; without the teacher's if the caller has them already."""
         count, batch = len(views.x), len(views.indices)
         h, maps = self._encoded(views.x)
         z = _per_view(self.student[1](h), count)
         p = teacher = None
-        if self.predictor is not None:  # from z as the terms see it, so that gradients at z include the predictor's
+        if self.predictor is not None:  # of the same z that the terms read, so that gradients at z include p's
             p = _per_view(self.predictor(z.flatten(0, 1)), count)
         generated = None
         if self.generator is not None:
             generated = _per_view(self.generator(z.detach().flatten(0, 1)), count)
-        if self.teacher is not None and taught:
+        if self.teacher is not None and with_teacher:
             full = full_views(views.x)
             teacher = _per_view(self.teacher(torch.cat(full)), len(full))
         if self.local is not None and maps is not None:
@@ -104,17 +106,17 @@ class Network(nn.Module):
         )
 
     def _encoded(self, x: tuple[Tensor, ...]) -> tuple[Tensor, Tensor | None]:
-        """Features of all views, and where they are asked for the maps that they were pooled from."""
+        """Features of all views, and the feature maps they were pooled from if a local projector needs them."""
         if self.local is None:
             encode = self.compiled[0] if self.compiled else self.backbone
             return torch.cat([encode(same) for same in _by_size(x)]), None
         if len(full_views(x)) < len(x):
-            raise ValueError("local features are compared between views of one size: not with small crops")
+            raise ValueError("local features are compared between views of one size: use a policy without local crops")
         return self.backbone.with_maps(torch.cat(x))
 
 
 def full_views(x: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """The views of full size, which a recipe has first; a teacher sees no others."""
+    """The full-size views, which come first in a policy; the teacher sees no others."""
     return next(tuple(group) for _, group in groupby(x, key=lambda view: view.shape[-2:]))
 
 

