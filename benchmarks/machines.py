@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from statistics import stdev
 from typing import Any
 
-from glf.reporting.statistics import paired
-from glf.reporting.study_tables import METRICS, cells, lines, tables
+from glf.reporting.statistics import paired_difference
+from glf.reporting.study_tables import COMPARED_METRICS, markdown_tables, seed_values
 
 TITLE = "The same runs on two kinds of machine"
 READ = (
@@ -56,8 +56,8 @@ def twice(studies: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 def apart(content: dict[str, Any]) -> str:
     """For each measure, over all pairs: their mean difference, and how far a single one is from it."""
-    found, said = cells(content), []
-    for wanted, words in METRICS.items():
+    found, said = seed_values(content), []
+    for wanted, words in COMPARED_METRICS.items():
         base, others = [], []
         for (data, metric, method, processor), values in found.items():
             if metric == wanted and processor != content["base"]:
@@ -65,7 +65,7 @@ def apart(content: dict[str, Any]) -> str:
                 base += [shared[seed] for seed in values if seed in shared]
                 others += [values[seed] for seed in values if seed in shared]
         if len(base) > 1:
-            mean, low, high, pairs = paired(base, others)
+            mean, low, high, pairs = paired_difference(base, others)
             deviation = stdev(b - a for a, b in zip(base, others, strict=True))
             said.append(
                 f"{words} {mean:+.2f} [{low:.2f}, {high:.2f}] over {pairs} pairs, a single one ± {deviation:.2f}"
@@ -78,7 +78,4 @@ def section(studies: Iterable[dict[str, Any]]) -> str:
     content = twice(studies)
     if not content["runs"]:
         return ""
-    text = [f"## {TITLE}", "", f"{READ} In all: {apart(content)}.", ""]
-    for title, rows in tables(content):
-        text += [f"**{title}**", "", *lines(rows), ""]
-    return "\n".join(text)
+    return "\n".join([f"## {TITLE}", "", f"{READ} In all: {apart(content)}.", "", *markdown_tables(content)])

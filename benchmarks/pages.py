@@ -12,9 +12,9 @@ import all_methods
 import machines
 
 from glf.comparison.study import read
-from glf.reporting.comparison_page import sensitivity
-from glf.reporting.figures import drawing
-from glf.reporting.study_tables import about, lines, markdown, tables
+from glf.reporting.chart import svg_file
+from glf.reporting.study_charts import sensitivity_charts
+from glf.reporting.study_tables import markdown, markdown_table, markdown_tables, study_notes
 from glf.result import write_file
 
 HERE = Path(__file__).parent
@@ -112,7 +112,7 @@ def section(name: str, content: dict[str, Any]) -> str:
     parts = [markdown({**content, "finding": said(content)})]
     if "also" in content:
         title, rows = content["also"]
-        parts.append("\n".join([f"**{title}**", "", *lines(rows), ""]))
+        parts.append("\n".join([*markdown_table(rows, title), ""]))
     for path, (title, _) in figures(name, content).items():
         parts.append(f"*{title}*\n\n![{title}]({path.relative_to(HERE)})\n")
     return "\n".join(parts)
@@ -122,7 +122,7 @@ def figures(name: str, content: dict[str, Any]) -> dict[Path, tuple[str, str]]:
     """Where the drawings of a sweep that is shown lie, with their titles and their SVG."""
     if name not in SWEEPS or not is_shown(content):
         return {}
-    return {FIGURES / f"{chart.key}.svg": (chart.title, drawing(chart)) for chart in sensitivity(content)}
+    return {FIGURES / f"{chart.key}.svg": (chart.title, svg_file(chart)) for chart in sensitivity_charts(content)}
 
 
 def said(content: dict[str, Any]) -> str:
@@ -139,8 +139,8 @@ def readme(text: str) -> str:
     content = dict(stored()).get("headline")
     if content is None or not is_shown(content):
         return text
-    table = [line for title, rows in tables(content) for line in (f"**{title}**", "", *lines(rows), "")]
-    return "\n".join([before + START, said(content), "", *table, about(content), END]) + after
+    text = [before + START, said(content), "", *markdown_tables(content), study_notes(content), END]
+    return "\n".join(text) + after
 
 
 def store(name: str, content: dict[str, Any]) -> None:

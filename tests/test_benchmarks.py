@@ -148,8 +148,8 @@ def test_runs_that_two_machines_have_made_say_what_chance_is_worth() -> None:
     assert machines.section([one]) == ""
     assert machines.twice([one, two])["methods"] == ["simclr"], "the shorter name; adc was made once"
     text = machines.section([one, two])
-    assert "5-nn +1.00 [-11.71, 13.71] over 2 pairs, a single one ± 1.41." in text
-    assert "| simclr | 45.0 ± 7.1 (2) | 46.0, +1.00, not shown [-11.71, 13.71] (2) |" in text
+    assert "k-NN (k = 5) +1.00 [-11.71, 13.71] over 2 pairs, a single one ± 1.41." in text
+    assert "| simclr | 45.0 ± 7.1 (2) | 46.0, +1.00, n.s. [-11.71, 13.71] (2) |" in text
 
 
 def test_a_study_keeps_its_own_of_two_machines_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ def test_dependencies_are_ranges_and_pins_are_in_one_file() -> None:
 
 
 def test_what_everyone_installs_stays_small() -> None:
-    core = "torch torchvision timm lightning scikit-learn scipy safetensors matplotlib rich tyro"
+    core = "torch torchvision timm lightning scikit-learn scipy safetensors jinja2 rich tyro"
     core += " filelock jaxtyping lazy_loader numpy pillow"
     listed = re.search(r"^dependencies = \[(.*?)^\]", (ROOT / "pyproject.toml").read_text(), re.DOTALL | re.MULTILINE)
     assert listed is not None

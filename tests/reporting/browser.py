@@ -1,4 +1,4 @@
-"""A real browser to look at a page with: Debian's Chromium, driven by selenium."""
+"""Headless Chromium, driven by selenium."""
 
 import base64
 import json
@@ -18,7 +18,7 @@ FLAGS = (
 
 
 class Browser:
-    """A page in Chromium, what it says on its console, and what it asks the network for."""
+    """A page in Chromium, its console messages and its network requests."""
 
     def __init__(self, driver: Any) -> None:
         self.driver = driver
@@ -33,12 +33,12 @@ class Browser:
         self.driver.get(page.resolve().as_uri())
 
     def said(self) -> list[Any]:
-        """Errors and warnings, those of the content policy among them."""
+        """Errors and warnings on the console, including violations of the content security policy."""
         found: list[Any] = self.driver.get_log("browser")
         return found
 
     def asked_for(self) -> set[str]:
-        """Every address that the page has loaded, but those of data within it."""
+        """Every URL that the page has loaded, except data: URLs."""
         messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
         sent = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
         return {url for url in sent if not url.startswith("data:")}
@@ -47,7 +47,7 @@ class Browser:
         return self.driver.execute_script(code, *arguments)
 
     def screenshot(self, path: Path, height: int | None = None) -> Path:
-        """The whole page, or the top of it."""
+        """A screenshot of the whole page, or of its top."""
         width, whole = self.script("return [innerWidth, document.documentElement.scrollHeight]")
         clip = {"x": 0, "y": 0, "width": width, "height": min(height or whole, 12_000), "scale": 1}
         found = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
@@ -60,7 +60,7 @@ class Browser:
 
 @contextmanager
 def chromium(profile: Path) -> Iterator[Browser]:
-    """A browser with a profile of its own; where there is none the test is skipped, but never under CI."""
+    """A browser with its own profile. Without Chromium the test is skipped; under CI it fails."""
     program, control = shutil.which("chromium"), shutil.which("chromedriver")
     if program is None or control is None:
         why = "no chromium and chromedriver here (make packages installs them as root): the page is not looked at"

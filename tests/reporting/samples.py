@@ -1,4 +1,4 @@
-"""Fixed results, small enough to be checked by eye: what a run and a comparison leave on the disk."""
+"""Small fixed results: the files of a run and of a comparison."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ QUOTED = 'it\'s "quoted" & odd'
 
 
 def a_run(path: Path, name: str = "photos", classes: tuple[str, str] = ("cat", "dog"), **changed: Any) -> Path:
-    """A run that was trained and judged, with everything that there is to show."""
+    """A trained and evaluated run, with data for every section of the page."""
     rows = {
         "pixels": {"knn5": 0.5, "rank": 3.0},
         "untrained": {"knn5": 0.4, "rank": 2.0},
@@ -27,7 +27,7 @@ def a_run(path: Path, name: str = "photos", classes: tuple[str, str] = ("cat", "
         "classes": list(classes),
         "rows": rows,
         "percent": ["knn5"],
-        "protocols": {"knn5": "5-nn", "rank": "effective rank", "info_nce": "InfoNCE", **LABELS},
+        "protocols": {"knn5": "k-NN (k = 5)", "rank": "effective rank", "info_nce": "InfoNCE", **LABELS},
         "details": {
             column: {"knn5": {"interval": interval, "per_class": [0.75, 0.5]}} for column, interval in intervals.items()
         },
@@ -95,14 +95,14 @@ VALUES = {"none": (0.50, 0.52, 0.51), "0.1": (0.52, 0.542, 0.528), "1": (0.51, 0
 
 
 def a_comparison(path: Path, **changed: Any) -> Path:
-    """A comparison over a setting, with the map of its base."""
+    """A comparison that sweeps a setting, with the feature map of its base."""
     runs = [
         {"data": "d", "method": "simclr", "variant": variant, "seed": seed, "path": f"d/simclr/{variant}/{seed}",
          "values": {"linear": value, "knn5": value / 2}, "machine": {"processor": "P", "cores": 2}}
         for variant, values in VALUES.items()
         for seed, value in enumerate(values)
     ]  # fmt: skip
-    how = {"protocols": {"linear": "linear probe", "knn5": "5-nn"}, "test": 9, "train": 99, "split": "test"}
+    how = {"protocols": {"linear": "linear probe", "knn5": "k-NN (k = 5)"}, "test": 9, "train": 99, "split": "test"}
     content = {
         "schema": RESULT_SCHEMA,
         "title": "The weight of <DCM>",

@@ -1,4 +1,4 @@
-"""The page of a real run and of a real comparison, in a real browser."""
+"""The pages of a trained run and of a comparison, in Chromium."""
 
 import shutil
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ CLASSES = ("<img src=x onerror=alert(1)>", "a \"quoted\" & 'odd' class", "trouse
 RUN = "about doctor evaluation training geometry theorem map neighbours views outliers".split()
 COMPARISON = "deltas table sensitivity maps runs about".split()
 
-# The contrast of every text with what is behind it, by WCAG's formula; of text in drawings by its fill.
+# Contrast of every text with its background, by WCAG's formula; text in SVG has the colour of its fill.
 CONTRAST = """
 const channels = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
 const light = ([r, g, b]) => [r, g, b].map((c) => c / 255).map((c) => c <= .04045 ? c / 12.92
@@ -55,7 +55,7 @@ return bad;
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Files with quotes in their names, in folders whose names would be markup."""
+    """Files with quotes in their names, in folders named like HTML."""
     root = tmp_path_factory.mktemp("data") / 'it\'s "mine"'
     for split, count in (("train", 48), ("test", 16)):
         images = load("fashion-mini", split)
@@ -69,7 +69,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def made(photos: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run and a comparison over nu, trained and judged here, and their pages."""
+    """A trained and evaluated run, a comparison over nu, and their pages."""
     out, console = tmp_path_factory.mktemp("made"), Console(quiet=True)
     quick = {"batch_size": 32, "epochs": 2, "log_every": 1, "image_size": 28, "val_images": 24}
     pretrain(PretrainConfig(data=photos, out=out / "run", **quick), console)  # type: ignore[arg-type]
@@ -84,7 +84,7 @@ def made(photos: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
         run = out / "study" / cell.path
         pretrain(replace(study.config(cell), out=run), console)
         evaluate(study.evaluate_config(run, references=cell.variant == "none", artifacts=cell.seed == 0), console)
-    write(study, out / "study", {})  # what glf compare does after every run; its page among it
+    write(study, out / "study", {})  # as glf compare does after every run, including its page
     write_report(out / "run", out / "run.html")
     return out
 
@@ -97,12 +97,12 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def pages(browser: Browser, made: Path) -> dict[str, Path]:
-    """The browser first: where it is missing nothing is trained in vain."""
+    """The pages; the browser fixture comes first, so nothing is trained where it is missing."""
     return {"run": made / "run.html", "comparison": made / "study" / "report.html"}
 
 
 @pytest.mark.parametrize(("name", "sections"), [("run", RUN), ("comparison", COMPARISON)])
-def test_it_renders_without_errors_and_without_network(
+def test_pages_render_without_errors_and_without_network(
     name: str, sections: list[str], browser: Browser, pages: dict[str, Path]
 ) -> None:
     browser.open(pages[name])
@@ -119,7 +119,7 @@ def test_it_renders_without_errors_and_without_network(
 
 @pytest.mark.parametrize("name", ["run", "comparison"])
 @pytest.mark.parametrize(("width", "dark"), [(1200, False), (1200, True), (400, False), (400, True)])
-def test_it_can_be_read_in_light_and_dark_and_on_a_phone(
+def test_pages_are_readable_in_light_and_dark_mode_and_on_a_phone(
     name: str, width: int, dark: bool, browser: Browser, pages: dict[str, Path], tmp_path: Path
 ) -> None:
     browser.open(pages[name], width=width, dark=dark)
@@ -131,7 +131,7 @@ def test_it_can_be_read_in_light_and_dark_and_on_a_phone(
     assert paper < 50 if dark else paper > 200
 
 
-def test_names_from_the_data_stay_text(browser: Browser, pages: dict[str, Path]) -> None:
+def test_names_from_the_data_are_text(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["run"])
     assert browser.script("return document.querySelectorAll('img, main script').length") == 0
     legend = browser.script("return [...document.querySelectorAll('.legend li')].map((e) => e.textContent)")
@@ -154,7 +154,7 @@ def test_a_dot_shows_its_image_under_the_pointer_and_by_keys(browser: Browser, p
     name, x, y = browser.script(place, drawing)
     ActionChains(browser.driver).move_to_element_with_offset(drawing, round(x), round(y)).perform()
     assert lens.is_displayed()
-    assert lens.text.startswith(f"{name}, row ")
+    assert lens.text.startswith(f"{name}, index ")
     tile = browser.script("return getComputedStyle(document.querySelector('.lens .tile')).backgroundImage")
     assert tile.startswith('url("data:image/webp;base64,')
     ActionChains(browser.driver).move_to_element(browser.driver.find_element(By.TAG_NAME, "h2")).perform()
@@ -163,14 +163,14 @@ def test_a_dot_shows_its_image_under_the_pointer_and_by_keys(browser: Browser, p
     drawing.send_keys(Keys.ARROW_RIGHT)
     first = lens.text
     drawing.send_keys(Keys.ARROW_LEFT)
-    assert ", row " in first
+    assert ", index " in first
     assert lens.text != first
     assert browser.script("return document.querySelector('[aria-live]').textContent") == lens.text
     drawing.send_keys(Keys.ESCAPE)
     assert not lens.is_displayed()
 
 
-def test_a_name_of_the_legend_shows_its_class_alone(browser: Browser, pages: dict[str, Path]) -> None:
+def test_a_click_on_the_legend_highlights_a_class(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["run"])
     button = browser.driver.find_elements(By.CSS_SELECTOR, ".legend button")[1]
     browser.script("arguments[0].scrollIntoView({block: 'center'})", button)
@@ -181,7 +181,7 @@ def test_a_name_of_the_legend_shows_its_class_alone(browser: Browser, pages: dic
     assert len(set(browser.script(lit))) == 1
 
 
-def test_a_click_on_its_head_sorts_a_table(browser: Browser, pages: dict[str, Path]) -> None:
+def test_a_click_on_a_column_header_sorts_a_table(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["run"])
     table = browser.driver.find_element(By.CSS_SELECTOR, "#evaluation table.sortable")
     head = table.find_elements(By.CSS_SELECTOR, "thead th")[1]
@@ -200,7 +200,7 @@ def test_a_click_on_its_head_sorts_a_table(browser: Browser, pages: dict[str, Pa
     assert values() == sorted(values())
 
 
-def test_maps_of_a_comparison_share_their_thumbnails(browser: Browser, pages: dict[str, Path]) -> None:
+def test_feature_maps_of_a_comparison_share_their_thumbnails(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["comparison"])
     assert browser.script("return document.querySelectorAll('#maps .map').length") == 4  # none, and three values of nu
     assert pages["comparison"].read_text().count("data:image/webp") == 1
@@ -209,14 +209,14 @@ def test_maps_of_a_comparison_share_their_thumbnails(browser: Browser, pages: di
     assert {"0.1", "1", "10", "nu"} <= set(axis)
 
 
-def test_it_prints(browser: Browser, pages: dict[str, Path]) -> None:
+def test_the_page_prints(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["run"])
     assert browser.printed().startswith(b"%PDF")
 
 
 @pytest.mark.slow
 def test_fifty_runs_load_in_under_a_second(browser: Browser, made: Path, tmp_path: Path) -> None:
-    """On an idle machine: the best of five, because others may be at work."""
+    """Best of five, because the machine may be busy."""
     for number in range(50):
         shutil.copytree(made / "run", tmp_path / "runs" / f"{number:02}", ignore=shutil.ignore_patterns("*.ckpt"))
     write_report(tmp_path / "runs", tmp_path / "page.html")

@@ -1,13 +1,12 @@
-"""Charts: where their points come to lie, what their axes say."""
+"""Charts: coordinates of their points, ticks, escaping, swept settings."""
 
 import math
 
 import pytest
+from markupsafe import Markup
 
-from glf.reporting.chart import POINTS, Chart, Point, Series, bounds, curve, ticks
-from glf.reporting.comparison_page import swept
-from glf.reporting.html import Markup, join, tag
-from glf.reporting.svg import svg
+from glf.reporting.chart import MAX_POINTS, Chart, Point, Series, axis_range, axis_ticks, element, svg, thin_out
+from glf.reporting.study_charts import swept_settings
 
 
 def drawn(points: list[Point], **changed: object) -> str:
@@ -28,27 +27,27 @@ def test_a_log_axis_has_equal_steps_for_equal_factors() -> None:
     assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1], abs=0.11)
 
 
-def test_what_is_not_finite_is_left_out_and_the_last_value_stays() -> None:
-    assert curve([(1, math.inf), (2, 1.0)]) == (Point(2, 1.0),)
-    many = curve((step, float(step)) for step in range(10_000))
-    assert len(many) <= POINTS
+def test_thinning_out_drops_values_that_are_not_finite_and_keeps_the_last() -> None:
+    assert thin_out([(1, math.inf), (2, 1.0)]) == (Point(2, 1.0),)
+    many = thin_out((step, float(step)) for step in range(10_000))
+    assert len(many) <= MAX_POINTS
     assert many[-1] == Point(9_999, 9_999.0)
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-3.2, 17.0), (1e-4, 2e-4), (5.0, 5.0), (-1e6, 1e6)])
-def test_ticks_are_few_and_within(low: float, high: float) -> None:
-    found = ticks(*bounds([low, high]))
+def test_ticks_are_few_and_within_the_range(low: float, high: float) -> None:
+    found = axis_ticks(*axis_range([low, high]))
     assert 1 <= len(found) <= 7
-    assert all(bounds([low, high])[0] <= tick <= bounds([low, high])[1] for tick in found)
+    assert all(axis_range([low, high])[0] <= tick <= axis_range([low, high])[1] for tick in found)
 
 
-def test_text_is_escaped_wherever_it_stands() -> None:
-    assert tag("p", "<b>", title='"<b>"') == '<p title="&quot;&lt;b&gt;&quot;">&lt;b&gt;</p>'
-    assert join(["<b>", Markup("<b>")]) == "&lt;b&gt;<b>"
+def test_text_is_escaped_in_elements_and_attributes() -> None:
+    assert element("p", "<b>", title='"<b>"') == '<p title="&#34;&lt;b&gt;&#34;">&lt;b&gt;</p>'
+    assert element("p", "<b>", Markup("<b>"), None) == "<p>&lt;b&gt;<b></p>"
     assert "<b>" not in drawn([Point(0, 0)], x="<b>", y="<b>").replace("<b></b>", "")
 
 
-def test_only_a_setting_alone_is_swept() -> None:
+def test_a_setting_is_swept_only_if_nothing_else_changes() -> None:
     both = {"a": {"nu": 1, "rho": 3}, "b": {"nu": 2, "rho": 4}, "c": {"nu": 3, "rho": 5}}
-    assert swept(both) == []
-    assert swept({"a": {"weighted": True}, "b": {"weighted": False}}) == []
+    assert swept_settings(both) == []
+    assert swept_settings({"a": {"weighted": True}, "b": {"weighted": False}}) == []

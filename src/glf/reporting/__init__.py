@@ -1,1 +1,1 @@
-"""Results in, one self-contained HTML page out: from result.json, metrics.jsonl and artifacts/, never the data."""
+"""Reports: one self-contained HTML page from result.json, metrics.jsonl and artifacts/, never from the data."""

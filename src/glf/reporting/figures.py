@@ -1,86 +1,68 @@
-"""The figures of a page as SVG and PNG, and its numbers as CSV and JSON, for papers."""
+"""The charts of a page as SVG and PNG files, and its numbers as CSV and JSON."""
 
 import csv
 import io
 import json
 import re
-from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from glf.reporting import run_charts
-from glf.reporting.chart import Chart, Point, Series
-from glf.reporting.comparison_page import forests, sensitivity
+from glf.reporting.chart import Chart, svg_file
 from glf.reporting.load import Run
+from glf.reporting.run_charts import entropy_chart, geometry_charts, map_chart, training_charts
+from glf.reporting.study_charts import difference_charts, sensitivity_charts
 from glf.reporting.study_tables import deltas, markdown
-from glf.reporting.svg import standalone, svg
 from glf.result import write_file
 
-Row = list[Any]
+
+def check_matplotlib() -> None:
+    """Raise if matplotlib, which draws the PNG files, is not installed."""
+    if find_spec("matplotlib") is None:
+        raise ValueError("--figures needs matplotlib for its PNG files: pip install 'glf[figures]'")
 
 
-def write_run(folder: Path, run: Run) -> None:
-    """Curves, spectra, histograms and the map of a run; its evaluation as a table of numbers."""
-    entropies = run_charts.entropies(run)
-    drawn = [*run_charts.training(run), *run_charts.shape(run), *([entropies] if entropies else []), *_map(run)]
-    write_charts(folder, drawn)
+def write_run_figures(folder: Path, run: Run) -> None:
+    """Write curves, spectra, histograms and the feature map of a run, and its evaluation as numbers."""
+    charts = [*training_charts(run), *geometry_charts(run), entropy_chart(run), map_chart(run)]
+    _write_charts(folder, [chart for chart in charts if chart])
     rows = [
-        [name, key, words, run.value(key, name), *(run.interval(key, name) or ("", ""))]
-        for name in run.evaluation.get("rows", {})
-        for key, words in run.evaluation["protocols"].items()
+        [name, key, protocol, run.value(key, name), *(run.interval(key, name) or ("", ""))]
+        for name in run.encoders
+        for key, protocol in run.evaluation["protocols"].items()
         if run.value(key, name) is not None
     ]
-    _numbers(folder / "evaluation", ["encoder", "key", "protocol", "value", "low", "high"], rows)
+    _write_numbers(folder / "evaluation", ["encoder", "key", "protocol", "value", "low", "high"], rows)
 
 
-def write_comparison(folder: Path, content: dict[str, Any]) -> None:
-    """Plots of differences and of sensitivity; every run, every difference, and the table in Markdown."""
-    write_charts(folder, [*forests(content), *sensitivity(content)])
+def write_comparison_figures(folder: Path, content: dict[str, Any]) -> None:
+    """Write the charts of a comparison, its runs and differences as numbers, and its tables as Markdown."""
+    _write_charts(folder, [*difference_charts(content), *sensitivity_charts(content)])
     runs = [
         [*(one[name] for name in ("data", "method", "variant", "seed")), key, value]
         for one in content["runs"]
         for key, value in one["values"].items()
     ]
-    _numbers(folder / "runs", ["data", "method", "variant", "seed", "key", "value"], runs)
-    rows = [[*one[:5], *one.found, one.found.shown] for one in deltas(content)]
-    head = ["data", "metric", "method", "variant", "mean", "difference", "low", "high", "pairs", "shown"]
-    _numbers(folder / "differences", head, rows)
+    _write_numbers(folder / "runs", ["data", "method", "variant", "seed", "key", "value"], runs)
+    rows = [[*one[:5], *one.difference, one.difference.significant] for one in deltas(content)]
+    head = ["data", "metric", "method", "variant", "mean", "difference", "low", "high", "pairs", "significant"]
+    _write_numbers(folder / "differences", head, rows)
     write_file(folder / "table.md", markdown(content))
 
 
-def write_charts(folder: Path, drawn: list[Chart]) -> None:
-    """Each chart as a drawing, as a picture, and as the points it is made of."""
-    for chart in drawn:
+def _write_charts(folder: Path, charts: list[Chart]) -> None:
+    """Each chart as SVG, as PNG, and its points as CSV."""
+    for chart in charts:
         if chart.points():
-            path = folder / re.sub(r"[^\w.-]+", "-", chart.key)
-            write_file(path.with_name(f"{path.name}.svg"), drawing(chart))
-            _picture(chart, path.with_name(f"{path.name}.png"))
+            name = re.sub(r"[^\w.-]+", "-", chart.key)
+            write_file(folder / f"{name}.svg", svg_file(chart))
+            write_file(folder / f"{name}.png", _png(chart))
             rows = [[one.name, p.x, p.y, p.low, p.high] for one in chart.series for p in one.points]
-            write_file(path.with_name(f"{path.name}.csv"), _csv(["series", "x", "y", "low", "high"], rows))
+            write_file(folder / f"{name}.csv", _csv(["series", "x", "y", "low", "high"], rows))
 
 
-def drawing(chart: Chart) -> str:
-    """A chart as the text of an SVG file."""
-    style = "svg { background: #fff }\n" + (files("glf.reporting") / "chart.css").read_text(encoding="utf-8")
-    return standalone(svg(chart), style)
-
-
-def _map(run: Run) -> list[Chart]:
-    found = run.artifacts.get("map")
-    if not found:
-        return []
-    series = tuple(
-        Series(
-            name=name, points=tuple(Point(*found["points"][i]) for i, one in enumerate(found["group"]) if one == group)
-        )
-        for group, name in enumerate(found["groups"])
-    )
-    drawn = tuple(one for one in series if one.points)
-    return [Chart(key="map", title="t-SNE of the features", series=drawn, kind="dots", x="")]
-
-
-def _picture(chart: Chart, path: Path) -> None:
-    """By matplotlib, in its own style."""
+def _png(chart: Chart) -> bytes:
+    """The chart drawn by matplotlib, in its default style."""
     from matplotlib.figure import Figure
 
     rows = len(chart.rows)
@@ -114,19 +96,18 @@ def _picture(chart: Chart, path: Path) -> None:
     axes.set_title(chart.title, fontsize=8, parse_math=False)
     if len(chart.series) > 1:
         axes.legend(fontsize=6)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png")
-    write_file(path, picture.getvalue())
+    png = io.BytesIO()
+    figure.savefig(png, format="png")
+    return png.getvalue()
 
 
-def _numbers(path: Path, head: list[str], rows: list[Row]) -> None:
+def _write_numbers(path: Path, head: list[str], rows: list[list[Any]]) -> None:
     write_file(path.with_suffix(".csv"), _csv(head, rows))
-    as_objects = [dict(zip(head, row, strict=True)) for row in rows]
-    write_file(path.with_suffix(".json"), json.dumps(as_objects, indent=1) + "\n")
+    records = [dict(zip(head, row, strict=True)) for row in rows]
+    write_file(path.with_suffix(".json"), json.dumps(records, indent=1) + "\n")
 
 
-def _csv(head: list[str], rows: list[Row]) -> str:
+def _csv(head: list[str], rows: list[list[Any]]) -> str:
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([head, *rows])
+    csv.writer(text, lineterminator="\n").writerows([head, *rows])
     return text.getvalue()

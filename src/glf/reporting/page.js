@@ -1,4 +1,4 @@
-// Sorting of tables, and what is under the pointer on a map. The page can be read without it.
+// Sorts tables, and shows the image under the pointer on a feature map. The page can be read without it.
 "use strict";
 const made = (name, attributes = {}) => Object.assign(document.createElement(name), attributes);
 
@@ -19,7 +19,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
       const order = (a, b) => {
         const [x, y] = [key(a, column), key(b, column)];
         if (typeof x === typeof y) return (x < y ? -1 : x > y ? 1 : 0) * (down ? -1 : 1);
-        return typeof x === "number" ? -1 : 1; // what has no number comes last
+        return typeof x === "number" ? -1 : 1; // cells without a number come last
       };
       body.append(...[...body.rows].sort(order));
     });
@@ -28,7 +28,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
 
 for (const map of document.querySelectorAll(".map")) {
   const drawing = map.querySelector("svg"), paths = [...drawing.querySelectorAll(".dot")];
-  const rows = map.dataset.rows.split(" "), { sheet, columns, count } = map.dataset;
+  const indices = map.dataset.indices.split(" "), { sheet, columns, count } = map.dataset;
   const dots = paths.flatMap((path) => {
     const tiles = path.dataset.tiles.split(" ").map(Number);
     const places = path.getAttribute("d").slice(1).split("M").map((at) => at.slice(0, -2).split(" ").map(Number));
@@ -50,7 +50,7 @@ for (const map of document.querySelectorAll(".map")) {
     current = dot;
     lens.hidden = !dot;
     if (!dot) return ring.remove();
-    words.textContent = `${dot.name}, row ${rows[dot.tile]}`;
+    words.textContent = `${dot.name}, index ${indices[dot.tile]}`;
     if (sheet) {
       const lines = Math.ceil(count / columns);
       picture.style.backgroundSize = `${100 * columns}% ${100 * lines}%`;

@@ -1,154 +1,114 @@
-"""One self-contained page about a run, several of them, or a comparison: no network, no server, nothing to install."""
+"""Write the report: one self-contained HTML page about a run, several runs, or a comparison.
+
+The words are in templates/, one file per kind of page; this file gives them their data.
+"""
 
 from base64 import b64encode
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
-from glf.reporting import comparison_page, sections
-from glf.reporting.chart import Chart, Series, curve
-from glf.reporting.figures import write_comparison, write_run
-from glf.reporting.galleries import Sheets
-from glf.reporting.html import Markup, join, tag
-from glf.reporting.load import Run, find
-from glf.reporting.run_tables import table
-from glf.reporting.svg import figure
-from glf.reporting.verdict import CHIEF, verdict
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from rich.console import Console
+
+from glf.config.evaluation import ReportConfig
+from glf.reporting.chart import svg
+from glf.reporting.figures import check_matplotlib, write_comparison_figures, write_run_figures
+from glf.reporting.load import find_runs
+from glf.reporting.run_charts import entropy_chart, geometry_charts, knn_chart, training_charts
+from glf.reporting.run_tables import (
+    AS_PRINTED,
+    AS_PROVED,
+    MAP_WIDTH,
+    Sheets,
+    accuracy_rows,
+    class_rows,
+    geometry_rows,
+    map_groups,
+    map_legend,
+    overview_rows,
+    plain_cell,
+    tile_style,
+)
+from glf.reporting.study_charts import difference_charts, sensitivity_charts
+from glf.reporting.study_tables import COMPARED_METRICS, every_run, study_notes, study_tables
+from glf.reporting.verdict import comparison_verdict, run_verdict
 from glf.result import write_file
+from glf.ui import say
 
-WITH_PICTURES = 12  # runs on a page that have their galleries; of more, each has its own page
-CURVES = 10  # runs in one chart
+MAX_GALLERIES = 12  # runs on a page with galleries; with more, only the page of a single run has them
 
 
-def write_report(place: Path, out: Path, figures: Path | None = None) -> int:
-    """Write the page about what is below a directory, and its figures and numbers as files; returns how many runs."""
-    runs, compared = find(place)
-    sheets = Sheets()
-    many = len(runs) + len(compared) > 1
-    if not many:
-        title, body = _alone(runs[0], sheets) if runs else _compared(*compared[0], sheets)
+def report(config: ReportConfig, console: Console | None = None) -> Path:
+    """Write the page of `glf report` and return its path; print it if a console is given."""
+    count = write_report(config.runs, config.out, config.figures)
+    if console is not None:
+        say(console, f"{count} run{'' if count == 1 else 's'} in {config.out.resolve().as_uri()}")
+    return config.out
+
+
+def write_report(directory: Path, out: Path, figures: Path | None = None) -> int:
+    """Write the page about all runs below a directory, and optionally its figures and numbers; return the run count."""
+    if figures is not None:
+        check_matplotlib()
+    runs, comparisons = find_runs(directory)
+    several = len(runs) + len(comparisons) > 1
+    if several:
+        title = f"{len(runs)} runs" + (f" and {len(comparisons)} comparisons" if comparisons else "")
     else:
-        title = f"{len(runs)} runs" + (f" and {len(compared)} comparisons" if compared else "")
-        body = _together(title, runs, compared, sheets)
-    write_file(out, document(title, body, sheets.style()))
+        title = runs[0].title if runs else comparisons[0].content["title"]
+    script = _own_file("page.js")
+    page = _templates().get_template("page.html")
+    html = page.render(
+        title=title,
+        runs=runs,
+        comparisons=comparisons,
+        several=several,
+        sheets=Sheets(),
+        css=Markup(_own_file("chart.css") + _own_file("page.css")),
+        script=Markup(script),
+        script_hash=b64encode(sha256(script.encode()).digest()).decode(),
+    )
+    write_file(out, html)
     if figures is not None:
         for run in runs:
-            write_run(figures / run.name if many else figures, run)
-        for folder, content in compared:
-            write_comparison(figures / folder.name if many else figures, content)
-    return len(runs) + sum(len(content["runs"]) for _, content in compared)
+            write_run_figures(figures / run.name if several else figures, run)
+        for comparison in comparisons:
+            write_comparison_figures(figures / comparison.path.name if several else figures, comparison.content)
+    return len(runs) + sum(len(comparison.content["runs"]) for comparison in comparisons)
 
 
-def document(title: str, body: Markup, style: str) -> str:
-    """A whole page. What it may load is nothing, and what it may run is its own script, told by its hash."""
-    script = _own("page.js")
-    digest = b64encode(sha256(script.encode()).digest()).decode()
-    policy = (
-        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none';"
-        " form-action 'none'"
-    )
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=policy),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("title", f"{title} · glf report"),
-        tag("style", Markup(_own("chart.css") + _own("page.css") + style)),
-    )
-    footer = tag(
-        "footer",
-        "Written by glf report from result.json, metrics.jsonl and artifacts/. docs/report.md says how to read it.",
-    )
-    skip = tag("a", "Skip to the content", href="#content", class_="skip")
-    whole = tag("body", skip, tag("main", body, id="content"), footer, tag("script", Markup(script)))
-    return f"<!doctype html>\n{tag('html', head, whole, lang='en')}\n"
-
-
-def _own(name: str) -> str:
+def _own_file(name: str) -> str:
     return (files("glf.reporting") / name).read_text(encoding="utf-8")
 
 
-def _alone(run: Run, sheets: Sheets) -> tuple[str, Markup]:
-    found = sections.sections(run, sheets, pictures=True)
-    head = (tag("p", f"glf run · {run.path}", class_="kicker"), tag("h1", run.title), sections.head(run))
-    return run.title, join((*head, _contents(found), *(_section("h2", *one) for one in found)))
-
-
-def _compared(folder: Path, content: dict[str, Any], sheets: Sheets) -> tuple[str, Markup]:
-    found = comparison_page.sections(folder, content, sheets)
-    count = len(content["runs"])
-    head = (
-        tag("p", f"glf comparison · {count} runs · {folder}", class_="kicker"),
-        tag("h1", content["title"]),
-        comparison_page.head(content),
+def _templates() -> Environment:
+    """The templates. Autoescaping keeps names from the data text; only Markup, made by `svg`, passes unescaped."""
+    environment = Environment(
+        loader=PackageLoader("glf.reporting"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    return content["title"], join((*head, _contents(found), *(_section("h2", *one) for one in found)))
-
-
-def _together(title: str, runs: list[Run], compared: list[tuple[Path, dict[str, Any]]], sheets: Sheets) -> Markup:
-    pictures = len(runs) <= WITH_PICTURES
-    parts: list[Markup | None] = [tag("h1", title), tag("h2", "Overview"), _overview(runs) if runs else None]
-    if runs and not pictures:
-        note = f"Galleries are left out with more than {WITH_PICTURES} runs: glf report on one of them has its own."
-        parts.append(tag("p", note, class_="soft"))
-    for number, run in enumerate(runs):
-        found = sections.sections(run, sheets, pictures)
-        inside = [sections.head(run), *(_section("h3", f"{key}-{number}", words, part) for key, words, part in found)]
-        title_of = tag("summary", tag("span", f"{run.name}: {run.title}", role="heading", aria_level=2))
-        parts.append(tag("details", title_of, *inside, class_="run", id=f"run-{number}", open=len(runs) <= 2))
-    for number, (folder, content) in enumerate(compared):
-        found = comparison_page.sections(folder, content, sheets)
-        inside = [
-            comparison_page.head(content),
-            *(_section("h3", f"{key}-of-{number}", words, part) for key, words, part in found),
-        ]
-        title_of = tag("summary", tag("span", f"{folder.name}: {content['title']}", role="heading", aria_level=2))
-        parts.append(tag("details", title_of, *inside, class_="run", open=True))
-    return join(parts)
-
-
-def _overview(runs: list[Run]) -> Markup:
-    """A row for each run, and their kNN over time in one chart."""
-    keys = [key for key in CHIEF if any(run.value(key) is not None for run in runs)]
-    words = {
-        key: run.evaluation["protocols"][key] for run in reversed(runs) for key in keys if run.value(key) is not None
+    environment.filters |= {
+        "percent": lambda share: f"{100 * share:.1f}",
+        "thousands": lambda number: f"{number:,}",
+        "basename": lambda path: Path(path).name,
+        "fill": lambda text, value: "" if value is None else text.format(value),
     }
-    head = ["run", "method", "data", "epochs", *(words[key] for key in keys), "effective rank", "verdict"]
-    rows = [
-        [
-            tag("a", run.name, href=f"#run-{number}"),
-            str(run.content.get("method", "-")),
-            Path(str(run.content.get("data", {}).get("name", "-"))).name,
-            str(run.content.get("config", {}).get("epochs", "-")),
-            *(_share(run.value(key)) for key in keys),
-            _rank(run),
-            verdict(run)[1],
-        ]
-        for number, run in enumerate(runs)
-    ]
-    series = tuple(Series(name=run.name, points=curve(run.curves.get("val/knn", []))) for run in runs[:CURVES])
-    chart = Chart(
-        key="knn",
-        title=f"kNN on held-out training images{', first ten runs' if len(runs) > CURVES else ''}",
-        series=tuple(one for one in series if one.points),
-    )
-    return join((table("Accuracies in % on the test split", head, rows), figure(chart) if chart.series else None))
-
-
-def _share(value: float | None) -> tuple[str, float] | str:
-    return "-" if value is None else (f"{100 * value:.1f}", value)
-
-
-def _rank(run: Run) -> tuple[str, float] | str:
-    value = run.value("rank") or run.content.get("training", {}).get("val/rank")
-    return "-" if value is None else (f"{value:.1f}", value)
-
-
-def _contents(found: list[sections.Section]) -> Markup:
-    links = [tag("li", tag("a", heading, href=f"#{key}")) for key, heading, _ in found]
-    return tag("nav", tag("ul", *links), aria_label="Sections")
-
-
-def _section(level: str, key: str, heading: str, body: Markup | None) -> Markup:
-    return tag("section", tag(level, heading, id=f"{key}-title"), body, id=key, aria_labelledby=f"{key}-title")
+    functions = (
+        svg, run_verdict, comparison_verdict, training_charts, geometry_charts, entropy_chart, knn_chart,
+        difference_charts, sensitivity_charts, accuracy_rows, class_rows, geometry_rows, overview_rows, plain_cell,
+        map_groups, map_legend, tile_style, study_tables, study_notes, every_run,
+    )  # fmt: skip
+    environment.globals |= {function.__name__: function for function in functions}
+    environment.globals |= {
+        "max_galleries": MAX_GALLERIES,
+        "map_width": MAP_WIDTH,
+        "metric_names": COMPARED_METRICS,
+        "theorem_as_printed": AS_PRINTED,
+        "theorem_as_proved": AS_PROVED,
+    }
+    return environment

@@ -1,46 +1,44 @@
-"""The charts of a run: training, and the shape of its features."""
+"""Charts of a run: training curves, geometry of the features, entropies, feature map."""
 
-from typing import Any
-
-from glf.reporting.chart import Chart, Point, Series, curve
+from glf.reporting.chart import Chart, Point, Series, thin_out
 from glf.reporting.load import Run
 
+MAX_CURVES = 10
 
-def training(run: Run) -> list[Chart]:
-    """Every term and its share of the gradient, the probe over time, ranks and entropies."""
-    curves = run.curves
-    terms = [key for key in curves if key.startswith(("align/", "constrain/"))]
-    charts = [_together("loss", "loss, and its terms, which add up to it", run, ["loss", *terms])]
-    charts += [_together(key.replace("/", "-"), f"{key}, weighted", run, [key]) for key in terms]
-    families = {
-        "gradient-share": ("share of the gradient at z", "share/"),
-        "entropy": ("entropy of ADC's rows, in nats", "entropy/"),
-    }
-    charts += [
-        _together(key, title, run, [name for name in curves if name.startswith(prefix)])
-        for key, (title, prefix) in families.items()
-    ]
-    charts += [
-        _together("knn", "kNN on held-out training images", run, ["val/knn"]),
-        _together("rank", "effective rank of held-out features", run, ["val/rank"]),
-        _together("spread", "spread of held-out features (0 is a point)", run, ["val/spread"]),
+
+def training_charts(run: Run) -> list[Chart]:
+    """Loss, every term, shares of the gradient, entropies, and the online k-NN, rank and spread."""
+    terms = [key for key in run.curves if key.startswith(("align/", "constrain/"))]
+    charts = [
+        _curves(run, "loss", "loss and its terms, which add up to it", ["loss", *terms]),
+        *(_curves(run, key.replace("/", "-"), f"{key}, weighted", [key]) for key in terms),
+        _curves(run, "gradient-share", "share of the gradient at z", [k for k in run.curves if k.startswith("share/")]),
+        _curves(
+            run,
+            "entropy",
+            "entropy of ADC's neighbour distributions, in nats",
+            [key for key in run.curves if key.startswith("entropy/")],
+        ),
+        _curves(run, "knn", "k-NN accuracy on held-out training images", ["val/knn"]),
+        _curves(run, "rank", "effective rank of held-out features", ["val/rank"]),
+        _curves(run, "spread", "spread of held-out features (0: collapsed to a point)", ["val/spread"]),
     ]
     return [chart for chart in charts if chart.series]
 
 
-def _together(key: str, title: str, run: Run, names: list[str]) -> Chart:
-    series = [
-        Series(name=name.rpartition("/")[2], points=curve(run.curves[name])) for name in names if name in run.curves
-    ]
-    return Chart(key=key, title=title, series=tuple(one for one in series if one.points))
+def knn_chart(runs: list[Run]) -> Chart:
+    """The online k-NN accuracy of several runs, at most MAX_CURVES."""
+    series = [Series(name=run.name, points=thin_out(run.curves.get("val/knn", []))) for run in runs[:MAX_CURVES]]
+    title = f"k-NN accuracy on held-out training images{', first ten runs' if len(runs) > MAX_CURVES else ''}"
+    return Chart(key="knn", title=title, series=tuple(one for one in series if one.points))
 
 
-def shape(run: Run) -> list[Chart]:
-    """The spectrum of every column, and how similar images of one and of two classes are."""
-    columns: dict[str, Any] = run.artifacts.get("columns", {})
+def geometry_charts(run: Run) -> list[Chart]:
+    """Spectra of all encoders, and the cosines of image pairs of the same class and of different classes."""
+    encoders = run.artifacts.get("columns", {})
     spectra = [
         Series(name=name, points=tuple(Point(i + 1, share) for i, share in enumerate(one["spectrum"]) if share > 1e-6))
-        for name, one in columns.items()
+        for name, one in encoders.items()
     ]
     charts = [
         Chart(
@@ -52,37 +50,53 @@ def shape(run: Run) -> list[Chart]:
             log_y=True,
         )
     ]
-    for name, one in columns.items():
+    for name, one in encoders.items():
         if "similarity" in one:
             charts.append(_similarity(name, one["similarity"]))
     return [chart for chart in charts if chart.series]
 
 
-def _similarity(column: str, found: dict[str, list[float]]) -> Chart:
-    bins = len(found["same"])
-    used = [i for i in range(bins) if found["same"][i] + found["different"][i] > 0]
-    series = tuple(
-        Series(
-            name=f"{kind} class",
-            points=tuple(
-                Point(round(-1 + (2 * i + 1) / bins, 6), found[kind][i]) for i in range(used[0], used[-1] + 1)
-            ),
-        )
-        for kind in ("different", "same")
-        if used
-    )
-    words = f"{column}: cosine of two images, share of pairs"
-    return Chart(key=f"similarity-{column}", title=words, series=series, kind="steps", x="cosine")
-
-
-def entropies(run: Run) -> Chart | None:
-    """How flat the prior's rows are, over all training images."""
+def entropy_chart(run: Run) -> Chart | None:
+    """Histogram of the entropies of the prior's neighbour distributions, over all training images."""
     found = run.artifacts.get("outliers")
     if not found:
         return None
-    counts, width = found["histogram"], found["largest"] / len(found["histogram"])
-    points = tuple(Point(round((i + 0.5) * width, 4), count) for i, count in enumerate(counts))
-    title = f"entropy of each image's row of the prior; the most that there can be is {found['largest']:.2f}"
-    return Chart(
-        key="outliers", title=title, series=(Series(name="", points=points),), kind="steps", x="nats", y="images"
+    width = found["largest"] / len(found["histogram"])
+    points = tuple(Point(round((i + 0.5) * width, 4), count) for i, count in enumerate(found["histogram"]))
+    title = f"entropy of each image's neighbour distribution under the prior (at most {found['largest']:.2f})"
+    series = (Series(name="", points=points),)
+    return Chart(key="outliers", title=title, series=series, kind="steps", x="nats", y="images")
+
+
+def map_chart(run: Run) -> Chart | None:
+    """The feature map as a chart, for --figures; the page draws it with thumbnails."""
+    found = run.artifacts.get("map")
+    if not found:
+        return None
+    dots = list(zip(found["points"], found["group"], strict=True))
+    series = [
+        Series(name=name, points=tuple(Point(*place) for place, group in dots if group == i))
+        for i, name in enumerate(found["groups"])
+    ]
+    drawn = tuple(one for one in series if one.points)
+    return Chart(key="map", title="t-SNE of the features", series=drawn, kind="dots", x="")
+
+
+def _curves(run: Run, key: str, title: str, names: list[str]) -> Chart:
+    series = [
+        Series(name=name.rpartition("/")[2], points=thin_out(run.curves[name])) for name in names if name in run.curves
+    ]
+    return Chart(key=key, title=title, series=tuple(one for one in series if one.points))
+
+
+def _similarity(encoder: str, histograms: dict[str, list[float]]) -> Chart:
+    same, different = histograms["same"], histograms["different"]
+    used = [i for i in range(len(same)) if same[i] + different[i] > 0]
+    centres = {i: round(-1 + (2 * i + 1) / len(same), 6) for i in range(used[0], used[-1] + 1)} if used else {}
+    series = tuple(
+        Series(name=name, points=tuple(Point(x, shares[i]) for i, x in centres.items()))
+        for name, shares in (("different class", different), ("same class", same))
+        if used
     )
+    title = f"{encoder}: cosine of two images, share of pairs"
+    return Chart(key=f"similarity-{encoder}", title=title, series=series, kind="steps", x="cosine")

@@ -1,101 +1,135 @@
-"""Tables of a run's evaluation: accuracies with intervals and references, classes, geometry, Theorem 1."""
+"""Tables of a run's evaluation, and the data of its map and galleries."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from glf.reporting.html import Markup, join, tag
+from glf.reporting.chart import COLOURS
 from glf.reporting.load import Run
+from glf.reporting.study_tables import Cell
+from glf.reporting.verdict import HEADLINE_ACCURACIES, run_verdict
 
-PRINTED = ("info_nce", "deviation", "log_ratio", "bound", "cross_entropy", "slack")
-PROVED = ("info_nce", "variance", "log_ratio", "imbalance", "finite", "proved", "cross_entropy", "proved_slack")
-SUMS = {"bound", "proved", "slack", "proved_slack"}
-
-
-def table(caption: str, head: list[str], rows: list[list[Any]], marked: str | None = None) -> Markup:
-    """Numbers in columns that the page's script sorts. A cell is text, or a pair of text and what it is sorted by."""
-    top = tag("tr", *(tag("th", words, scope="col") for words in head))
-    body = []
-    for first, *cells in rows:
-        found = []
-        for cell in cells:
-            text, value = cell if isinstance(cell, tuple) else (cell, None)
-            found.append(tag("td", text, data_value=value))
-        body.append(tag("tr", tag("th", first, scope="row"), *found, class_="marked" if first == marked else None))
-    whole = tag("table", tag("caption", caption), tag("thead", top), tag("tbody", *body), class_="sortable")
-    return tag("div", whole, class_="wide", tabindex=0, role="region", aria_label=caption)
+# Theorem 1, keys of the evaluation in the order of its sum.
+AS_PRINTED = ("info_nce", "deviation", "log_ratio", "bound", "cross_entropy", "slack")
+AS_PROVED = ("info_nce", "variance", "log_ratio", "imbalance", "finite", "proved", "cross_entropy", "proved_slack")
+MAP_WIDTH, MAP_MARGIN = 600, 14
 
 
-def accuracies(run: Run) -> Markup | None:
-    """A row for each encoder: the run itself, pixels, the untrained network, and whatever it was judged beside."""
-    found = run.evaluation
-    keys = [key for key in found.get("protocols", {}) if key in found.get("percent", ())]
+def accuracy_rows(run: Run) -> list[list[Cell]]:
+    """A row per encoder and a column per accuracy, below a header; empty without accuracies."""
+    protocols = run.evaluation.get("protocols", {})
+    keys = [key for key in protocols if key in run.evaluation.get("percent", ())]
     if not keys:
-        return None
-    caption = (
-        f"Accuracy in % on {found['test']:,} images of {found['data']}, {found['split']} split, learning from"
-        f" {found['train']:,}; ± is half of the 95 % interval over the test images"
-    )
-    rows = [[name, *(_accuracy(run, key, name) for key in keys)] for name in found["rows"]]
-    return table(caption, ["encoder", *(found["protocols"][key] for key in keys)], rows, marked="trained")
+        return []
+    rows = [[Cell("encoder"), *(Cell(protocols[key]) for key in keys)]]
+    for encoder in run.encoders:
+        rows.append([Cell(encoder)])
+        for key in keys:
+            cell, interval = percent_cell(run.value(key, encoder)), run.interval(key, encoder)
+            half = f" ± {50 * (interval[1] - interval[0]):.1f}" if interval else ""
+            rows[-1].append(cell._replace(text=cell.text + half))
+    return rows
 
 
-def _accuracy(run: Run, key: str, column: str) -> tuple[str, float] | str:
-    value, interval = run.value(key, column), run.interval(key, column)
-    if value is None:
-        return "-"
-    half = f" ± {50 * (interval[1] - interval[0]):.1f}" if interval else ""
-    return f"{100 * value:.1f}{half}", value
-
-
-def by_class(run: Run) -> Markup | None:
-    """How good the run is at each class."""
+def class_rows(run: Run) -> list[list[Cell]]:
+    """A row per class and a column per accuracy of the trained encoder, below a header."""
     found, details = run.evaluation, run.evaluation.get("details", {}).get("trained", {})
     keys = [key for key in found.get("percent", ()) if "per_class" in details.get(key, {})]
     if not keys:
-        return None
-    rows = []
+        return []
+    rows = [[Cell("class"), *(Cell(found["protocols"][key]) for key in keys)]]
     for number, name in enumerate(found["classes"]):
-        values = [details[key]["per_class"][number] for key in keys]
-        rows.append([name, *((f"{100 * value:.1f}", value) if value is not None else "-" for value in values)])
-    shown = table("Accuracy in % of each class", ["class", *(found["protocols"][key] for key in keys)], rows)
-    return tag("details", tag("summary", "Accuracy by class"), shown)
+        rows.append([Cell(name), *(percent_cell(details[key]["per_class"][number]) for key in keys)])
+    return rows
 
 
-def measures(run: Run) -> Markup | None:
-    """The shape of the features in numbers, for every encoder."""
+def geometry_rows(run: Run) -> list[list[Cell]]:
+    """A row per measure of geometry and a column per encoder, below a header."""
     found = run.evaluation
-    theory = {*PRINTED, *PROVED, "chance"}
-    keys = [key for key in found.get("protocols", {}) if key not in found.get("percent", ()) and key not in theory]
-    if not keys:
-        return None
-    rows = [[found["protocols"][key], *(_plain(run, key, name) for name in found["rows"])] for key in keys]
-    return table(f"Geometry of the features, {found['split']} split", ["measure", *found["rows"]], rows)
+    others = {*found.get("percent", ()), *AS_PRINTED, *AS_PROVED, "chance"}
+    measures = {key: name for key, name in found.get("protocols", {}).items() if key not in others}
+    if not measures:
+        return []
+    head = [Cell("measure"), *(Cell(name) for name in run.encoders)]
+    return [head, *([Cell(m), *(plain_cell(run, key, name) for name in run.encoders)] for key, m in measures.items())]
 
 
-def _plain(run: Run, key: str, column: str) -> tuple[str, float] | str:
-    value = run.value(key, column)
-    return "-" if value is None else (f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}", value)
+def overview_rows(runs: list[Run]) -> list[list[Cell]]:
+    """A row per run, below a header."""
+    keys = [key for key in HEADLINE_ACCURACIES if any(run.value(key) is not None for run in runs)]
+    names = {
+        key: run.evaluation["protocols"][key] for run in reversed(runs) for key in keys if run.value(key) is not None
+    }
+    head = ("run", "method", "data", "epochs", *(names[key] for key in keys), "effective rank", "verdict")
+    rows = [[Cell(name) for name in head]]
+    for run in runs:
+        rank = run.value("rank") or run.content.get("training", {}).get("val/rank")
+        rows.append(
+            [
+                Cell(run.name),
+                Cell(str(run.content.get("method", "-"))),
+                Cell(run.data),
+                Cell(str(run.content.get("config", {}).get("epochs", "-"))),
+                *(percent_cell(run.value(key)) for key in keys),
+                Cell("-") if rank is None else Cell(f"{rank:.1f}", rank),
+                Cell(run_verdict(run).health),
+            ]
+        )
+    return rows
 
 
-def theorem(run: Run) -> Markup | None:
-    """Both sides, as printed and as they can be proved."""
-    value, chance = run.value("proved"), run.value("chance")
-    if value is None or chance is None:
-        return None
-    columns, labels = list(run.evaluation["rows"]), run.evaluation["protocols"]
-    parts = []
-    for caption, keys in (("As printed, as far as it can be computed", PRINTED), ("As it can be proved", PROVED)):
-        rows = []
-        for key in keys:
-            cells = [tag("td", _plain(run, key, name)[0]) for name in columns]
-            term = tag("th", labels[key].strip(), scope="row")
-            rows.append(tag("tr", term, *cells, class_="sum" if key in SUMS else None))
-        top = tag("tr", tag("th", "term", scope="col"), *(tag("th", name, scope="col") for name in columns))
-        whole = tag("table", tag("caption", caption), tag("thead", top), tag("tbody", *rows))
-        parts.append(tag("div", whole, class_="wide", tabindex=0, role="region", aria_label=caption))
-    says = "below" if value < chance else "above"
-    words = (
-        f"The right side that can be proved is {value:.2f} for the trained features, {says} log K = {chance:.2f}, which"
-        f" constant features have: it {'bounds the error of a classifier' if value < chance else 'says nothing yet'}."
-        " docs/equations.md has the proof."
-    )
-    return join((tag("p", words, class_="soft"), tag("div", *parts, class_="pair")))
+def percent_cell(value: float | None) -> Cell:
+    return Cell("-") if value is None else Cell(f"{100 * value:.1f}", value)
+
+
+def plain_cell(run: Run, key: str, encoder: str) -> Cell:
+    value = run.value(key, encoder)
+    return Cell("-") if value is None else Cell(f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}", value)
+
+
+class MapGroup(NamedTuple):
+    """The dots of one class on the feature map."""
+
+    name: str
+    colour: int
+    path: str  # the dots as SVG path data
+    tiles: list[int]  # and their places on the sheet of thumbnails
+
+
+def map_groups(found: dict[str, Any]) -> tuple[float, list[MapGroup]]:
+    """Height of the feature map, and its dots by class or cluster."""
+    top, bottom = max(y for _, y in found["points"]), min(y for _, y in found["points"])
+    scale = MAP_WIDTH - 2 * MAP_MARGIN
+    groups = []
+    for group in sorted(set(found["group"])):
+        name = found["groups"][group] if 0 <= group < len(found["groups"]) else "no label"
+        tiles = [i for i, one in enumerate(found["group"]) if one == group]
+        points = [found["points"][i] for i in tiles]
+        path = "".join(f"M{MAP_MARGIN + x * scale:.1f} {MAP_MARGIN + (top - y) * scale:.1f}h0" for x, y in points)
+        groups.append(MapGroup(name, group % COLOURS, path, tiles))
+    return (top - bottom) * scale + 2 * MAP_MARGIN, groups
+
+
+def map_legend(runs: list[tuple[str, Run]]) -> dict[str, int]:
+    """Names of the groups on several maps, and their colours."""
+    return {name: i % COLOURS for _, run in runs for i, name in enumerate(run.artifacts["map"]["groups"])}
+
+
+class Sheets:
+    """Sheets of thumbnails as background images of CSS classes; identical sheets are embedded once."""
+
+    def __init__(self) -> None:
+        self.classes: dict[str, str] = {}
+
+    def css_class(self, run: Run, name: str) -> str | None:
+        url = run.sheet(name)
+        return None if url is None else self.classes.setdefault(url, f"sheet{len(self.classes)}")
+
+    def css(self) -> str:
+        return "".join(f".{name}{{background-image:url({url})}}\n" for url, name in self.classes.items())
+
+
+def tile_style(sheet: dict[str, int], tile: int) -> str:
+    """CSS that shows one tile of a sheet."""
+    columns, rows = sheet["columns"], -(-sheet["count"] // sheet["columns"])
+    x = 100 * (tile % columns) / max(1, columns - 1)
+    y = 100 * (tile // columns) / max(1, rows - 1)
+    return f"background-size:{100 * columns}% {100 * rows}%;background-position:{x:.4g}% {y:.4g}%"

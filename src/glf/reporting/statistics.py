@@ -1,4 +1,4 @@
-"""Differences between runs that share everything but one thing."""
+"""Paired differences between runs, with confidence intervals."""
 
 import math
 from collections.abc import Sequence
@@ -8,8 +8,8 @@ from typing import NamedTuple
 from scipy.stats import t as student
 
 
-class Paired(NamedTuple):
-    """A mean difference and its confidence interval; no interval from a single pair."""
+class PairedDifference(NamedTuple):
+    """Mean difference of paired values and its confidence interval; a single pair has an infinite interval."""
 
     mean: float
     low: float
@@ -17,23 +17,32 @@ class Paired(NamedTuple):
     pairs: int
 
     @property
-    def shown(self) -> bool:
-        """Whether the interval leaves zero out; two equal differences may be chance, whatever the formula says."""
+    def significant(self) -> bool:
+        """Whether the interval excludes 0; with fewer than three pairs never, because two may agree by chance."""
         return self.pairs > 2 and (self.low > 0 or self.high < 0)
 
+    def __str__(self) -> str:
+        """The difference as the tables show it.
 
-def paired(base: Sequence[float], other: Sequence[float], confidence: float = 0.95) -> Paired:
-    r"""Student's interval of the differences, pair by pair.
+        >>> str(PairedDifference(1.0, 0.5, 1.5, 3)), str(PairedDifference(0.2, -1.0, 1.4, 3))
+        ('+1.00 [0.50, 1.50]', '+0.20, n.s. [-1.00, 1.40]')
+        """
+        interval = "" if math.isinf(self.low) else f" [{self.low:.2f}, {self.high:.2f}]"
+        return f"{self.mean:+.2f}{'' if self.significant else ', n.s.'}{interval}"
+
+
+def paired_difference(base: Sequence[float], other: Sequence[float], confidence: float = 0.95) -> PairedDifference:
+    r"""Student's t-interval of the differences ``other - base``, pair by pair.
 
     .. math:: \bar d \pm t_{n-1, (1+c)/2} \frac{s_d}{\sqrt n}
 
-    >>> found = paired([1.0, 2.0, 3.0], [2.0, 4.0, 6.0])  # differences 1, 2, 3: 2 +- 4.303 / sqrt(3)
-    >>> [round(x, 3) for x in found[:3]], found.shown
+    >>> found = paired_difference([1.0, 2.0, 3.0], [2.0, 4.0, 6.0])  # differences 1, 2, 3: 2 +- 4.303 / sqrt(3)
+    >>> [round(x, 3) for x in found[:3]], found.significant
     ([2.0, -0.484, 4.484], False)
     """
     differences = [b - a for a, b in zip(base, other, strict=True)]
     count = len(differences)
     if count < 2:
-        return Paired(mean(differences), -math.inf, math.inf, count)
+        return PairedDifference(mean(differences), -math.inf, math.inf, count)
     reach = float(student.ppf((1 + confidence) / 2, count - 1)) * stdev(differences) / math.sqrt(count)
-    return Paired(mean(differences), mean(differences) - reach, mean(differences) + reach, count)
+    return PairedDifference(mean(differences), mean(differences) - reach, mean(differences) + reach, count)

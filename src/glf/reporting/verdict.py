@@ -1,61 +1,67 @@
-"""A run in a few sentences: is it well, and is what it has learnt better than nothing?"""
+"""Verdict on a run or a comparison: the data of the coloured box at the top of its page."""
 
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 from glf.reporting.load import Run
+from glf.reporting.study_tables import Delta, deltas
 
-Mood = Literal["good", "fair", "bad"]
-WORDS = {"pixels": "raw pixels", "untrained": "the untrained network"}
-CHIEF = ("knn5", "linear", "knn", "logistic")  # the accuracies that are named, as far as they are there
-_PLAIN = {"knn5": "5-nn", "linear": "The linear probe", "knn": "Weighted kNN", "logistic": "The logistic probe"}
+Mood = Literal["good", "fair", "bad"]  # green, neutral, red: classes in page.css
+BASELINES = ("pixels", "untrained")
+HEADLINE_ACCURACIES = ("knn5", "linear", "knn", "logistic")  # the first two that were measured are named
+Standing = Literal["above", "below", "level"]
 
 
-def verdict(run: Run) -> tuple[Mood, str, list[str]]:
-    """How it is in all, in one word or two, and sentences that say why."""
+class RunVerdict(NamedTuple):
+    """Health of a run, and its first accuracies against every other encoder that was evaluated."""
+
+    mood: Mood
+    health: Literal["healthy", "unhealthy", "not examined"]
+    accuracies: dict[str, dict[str, Standing]]  # metric -> encoder -> where the run stands
+
+
+def run_verdict(run: Run) -> RunVerdict:
+    """Green if the doctor found no problem and the first accuracy is significantly above both baselines."""
     findings = run.content.get("doctor")
-    sentences = [_accuracy(run, key) for key in CHIEF if run.value(key) is not None][:2]
+    keys = [key for key in HEADLINE_ACCURACIES if run.value(key) is not None][:2]
+    accuracies = {key: _standings(run, key) for key in keys}
     if findings:
-        names = ", ".join(f"{one['name']} since step {one['since']}" for one in findings)
-        return "bad", "Sick", [f"The doctor finds {names}.", *sentences]
-    health = "Healthy" if findings is not None else "Not examined"
-    if not sentences:
-        why = "Judged without labels." if run.evaluation else "Not judged yet: glf evaluate says how good it is."
-        return "fair", health, [why]
-    return ("good" if _learnt(run) else "fair"), health, sentences
+        return RunVerdict("bad", "unhealthy", accuracies)
+    better = bool(keys) and all(accuracies[keys[0]].get(name) == "above" for name in BASELINES)
+    health: Literal["healthy", "not examined"] = "not examined" if findings is None else "healthy"
+    return RunVerdict("good" if better and health == "healthy" else "fair", health, accuracies)
 
 
-def _learnt(run: Run) -> bool:
-    """Whether nothing that takes no training is better, and the untrained network is worse, by the first accuracy."""
-    key = next(key for key in CHIEF if run.value(key) is not None)
-    return _standing(run, key, "untrained") in ("above", None) and _standing(run, key, "pixels") != "below"
-
-
-def _accuracy(run: Run, key: str) -> str:
-    value = run.value(key)
-    assert value is not None
-    interval = run.interval(key)
-    text = f"{_PLAIN[key]} reaches {100 * value:.1f} %"
-    text += f" [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]" if interval else ""
-    parts = []
-    for column in run.evaluation["rows"]:
-        other, standing = run.value(key, column), _standing(run, key, column)
-        if column == "trained" or other is None:
-            continue
-        name, points = WORDS.get(column, column), abs(100 * (value - other))
-        if standing == "level":
-            parts.append(f"not told apart from {name} ({100 * other:.1f} %)")
-        else:
-            parts.append(f"{points:.1f} points {standing} {name} ({100 * other:.1f} %)")
-    return f"{text}: {', '.join(parts)}." if parts else f"{text}."
-
-
-def _standing(run: Run, key: str, column: str) -> Literal["above", "below", "level"] | None:
-    """Above or below another column, or level where the intervals meet; None where there is nothing to compare."""
-    ours, theirs = run.value(key), run.value(key, column)
-    if ours is None or theirs is None:
-        return None
+def _standings(run: Run, key: str) -> dict[str, Standing]:
+    """Above or below each other encoder, or level where the 95 % intervals overlap."""
+    ours = run.value(key)
+    assert ours is not None
     low, high = run.interval(key) or (ours, ours)
-    other_low, other_high = run.interval(key, column) or (theirs, theirs)
-    if low <= other_high and other_low <= high:
-        return "level"
-    return "above" if ours > theirs else "below"
+    found: dict[str, Standing] = {}
+    for encoder in run.encoders:
+        theirs = run.value(key, encoder)
+        if encoder != "trained" and theirs is not None:
+            other_low, other_high = run.interval(key, encoder) or (theirs, theirs)
+            overlap = low <= other_high and other_low <= high
+            found[encoder] = "level" if overlap else "above" if ours > theirs else "below"
+    return found
+
+
+class ComparisonVerdict(NamedTuple):
+    """Number of differences from the base, the significant ones, and the largest of these."""
+
+    mood: Mood
+    differences: int
+    gains: int
+    losses: int
+    largest: Delta | None
+
+
+def comparison_verdict(content: dict[str, Any]) -> ComparisonVerdict:
+    """Green if there are significant gains and no significant losses, red if it is the other way round."""
+    found = deltas(content)
+    significant = [one for one in found if one.difference.significant]
+    gains = sum(one.difference.mean > 0 for one in significant)
+    losses = len(significant) - gains
+    mood: Mood = "good" if gains and not losses else "bad" if losses and not gains else "fair"
+    largest = max(significant, key=lambda one: abs(one.difference.mean), default=None)
+    return ComparisonVerdict(mood, len(found), gains, losses, largest)

@@ -1,0 +1,84 @@
+"""The verdict: green only for healthy runs that are significantly better than both baselines."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glf.reporting.load import Run, find_runs
+from glf.reporting.page import write_report
+from glf.reporting.verdict import comparison_verdict, run_verdict
+from glf.result import read_result, update_result
+from reporting.samples import a_comparison, a_run
+
+FINDING = {"name": "constant collapse", "since": 12, "why": "w", "evidence": "e", "advice": "a"}
+
+
+def changed_run(path: Path, values: dict[str, tuple[float, float, float] | None]) -> Run:
+    """A sample run with other k-NN accuracies (value, low, high) of some encoders; None removes an encoder."""
+    a_run(path)
+    evaluation = read_result(path)["evaluation"]
+    for encoder, found in values.items():
+        if found is None:
+            del evaluation["rows"][encoder]
+        else:
+            evaluation["rows"][encoder]["knn5"] = found[0]
+            evaluation["details"][encoder]["knn5"]["interval"] = found[1:]
+    update_result(path, evaluation=evaluation)
+    return Run(path, read_result(path))
+
+
+def test_better_than_both_baselines_is_green(tmp_path: Path) -> None:
+    found = run_verdict(changed_run(tmp_path / "a", {}))
+    assert found == ("good", "healthy", {"knn5": {"pixels": "above", "untrained": "above"}})
+
+
+@pytest.mark.parametrize(
+    ("values", "standing"),
+    [
+        ({"pixels": (0.61, 0.585, 0.635)}, {"pixels": "level", "untrained": "above"}),
+        ({"untrained": (0.61, 0.585, 0.635)}, {"pixels": "above", "untrained": "level"}),
+        ({"pixels": (0.7, 0.68, 0.72)}, {"pixels": "below", "untrained": "above"}),
+        ({"pixels": None}, {"untrained": "above"}),
+        ({"pixels": None, "untrained": None}, {}),
+    ],
+)
+def test_not_significantly_better_than_both_baselines_is_neutral(
+    values: dict[str, Any], standing: dict[str, str], tmp_path: Path
+) -> None:
+    found = run_verdict(changed_run(tmp_path / "a", values))
+    assert found == ("fair", "healthy", {"knn5": standing})
+
+
+def test_the_page_is_not_green_for_a_run_that_is_level_with_raw_pixels(tmp_path: Path) -> None:
+    changed_run(tmp_path / "a", {"pixels": (0.61, 0.585, 0.635)})
+    write_report(tmp_path / "a", tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert '<p class="verdict fair">' in text
+    assert "not significantly different from raw pixels (61.0 %)" in text
+
+
+def test_problems_are_red_and_unexamined_runs_are_neutral(tmp_path: Path) -> None:
+    run = changed_run(tmp_path / "a", {})
+    assert run_verdict(Run(run.path, {**run.content, "doctor": [FINDING]}))[:2] == ("bad", "unhealthy")
+    assert run_verdict(Run(run.path, {**run.content, "doctor": None}))[:2] == ("fair", "not examined")
+    assert run_verdict(Run(run.path, {**run.content, "evaluation": {}})) == ("fair", "healthy", {})
+
+
+@pytest.mark.parametrize(
+    ("variants", "expected"),
+    [
+        (("0.1",), ("good", 2, 2, 0)),
+        (("10",), ("bad", 2, 0, 2)),
+        (("1",), ("fair", 2, 0, 0)),
+        (("0.1", "10"), ("fair", 4, 2, 2)),
+    ],
+)
+def test_a_comparison_is_green_for_gains_alone(
+    variants: tuple[str, ...], expected: tuple[Any, ...], tmp_path: Path
+) -> None:
+    a_comparison(tmp_path / "c", variants={"none": {}, **{name: {} for name in variants}})
+    _, (comparison,) = find_runs(tmp_path)
+    found = comparison_verdict(comparison.content)
+    assert found[:4] == expected
+    assert (found.largest is None) == (variants == ("1",))
