@@ -11,7 +11,7 @@ from typing import Any
 import all_methods
 import machines
 
-from glf.comparison.study import read
+from glf.comparison.study import read_toml
 from glf.reporting.chart import svg_file
 from glf.reporting.study_charts import sensitivity_charts
 from glf.reporting.study_tables import markdown, markdown_table, markdown_tables, study_notes
@@ -41,7 +41,7 @@ def stored() -> Iterator[tuple[str, dict[str, Any]]]:
     for name in sorted(found, key=lambda name: (name != "headline", not _on_test(found[name]), name)):
         content, file = found[name], STUDIES / f"{name}.toml"
         if file.exists():
-            content["finding"] = read(file)["finding"]
+            content["finding"] = read_toml(file)["finding"]
         yield name, with_prior(content)
 
 
