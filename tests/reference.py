@@ -332,12 +332,12 @@ def supervised(scores: Tensor, target: Tensor) -> Tensor:
     return mean(-softmax(row)[t].log() for row, t in rows)
 
 
-def pcl(z: Tensor, row: Tensor, centres: list[Tensor], phi: list[Tensor], assigned: Tensor) -> Tensor:
+def pcl(z: Tensor, indices: Tensor, centres: list[Tensor], phi: list[Tensor], assigned: Tensor) -> Tensor:
     """The prototypes' part: the mean over numbers of clusters of CE(q.c / phi, own cluster)."""
     losses = []
     for view in z:
         for kind, (c, p) in enumerate(zip(centres, phi, strict=True)):
-            for x, r in zip(view, row, strict=True):
+            for x, r in zip(view, indices, strict=True):
                 probabilities = softmax([cos(x, a) / b for a, b in zip(c, p, strict=True)])
                 losses.append(-probabilities[int(assigned[kind, r])].log())
     return mean(losses)
@@ -406,7 +406,7 @@ def scale_for_student(distance: Tensor, rho: float, t_scale: str) -> Tensor:
     return distance  # the scale matrix is Sigma
 
 
-def log_rows(kernel: Matrix, with_anchor: bool = False) -> Tensor:
+def log_distributions(kernel: Matrix, with_anchor: bool = False) -> Tensor:
     rows, n = [], len(kernel)
     for i in range(n):
         members = range(n) if with_anchor else others(i, n)
@@ -415,8 +415,8 @@ def log_rows(kernel: Matrix, with_anchor: bool = False) -> Tensor:
     return table(rows)
 
 
-def entropy(log_row: Matrix) -> Tensor:
-    return torch.stack([-sum(p.exp() * p for p in row) for row in log_row])
+def entropy(log_p: Matrix) -> Tensor:
+    return torch.stack([-sum(p.exp() * p for p in row) for row in log_p])
 
 
 def outlier_weight(log_pre: Matrix, reading: str) -> Tensor:
@@ -437,13 +437,13 @@ def dcm(log_cal: Tensor, log_dat: Tensor, weight: Vector | None, reading: str) -
     return total / views / (n if reading == "calibrated" else 1)
 
 
-def lpm(log_dat: Tensor, log_pre: Tensor, concentration: float, reading: str) -> Tensor:
+def lpm(log_dat: Tensor, log_pre: Tensor, reading: str) -> Tensor:
     views, n = len(log_dat), len(log_pre)
     total = 0
     for v in range(views):
         for i in range(n):
             if reading == "calibrated":
-                density = concentration * sum(a.exp() * b for a, b in zip(log_pre[i], log_dat[v][i], strict=True))
+                density = sum(a.exp() * b for a, b in zip(log_pre[i], log_dat[v][i], strict=True))
             else:  # log Dir(beta | alpha), with floors on both
                 alpha = [a.exp().clamp_min(1e-8) for a in log_pre[i]]
                 density = sum(alpha).lgamma() - sum(a.lgamma() for a in alpha)
@@ -493,11 +493,11 @@ class Adc:
         def kernel(d: Tensor) -> Tensor:
             return log_student(scale_for_student(d, self.rho, self.t_scale), self.rho, dim, self.calibrated)
 
-        return log_rows(entrywise(kernel, distances), with_anchor=not self.calibrated)
+        return log_distributions(entrywise(kernel, distances), with_anchor=not self.calibrated)
 
     def cal(self, held: Tensor) -> Tensor:
         kernels = [entrywise(log_gaussian, d) for d in self.distances(held, held)]
-        return torch.stack([log_rows(kernel, with_anchor=not self.calibrated) for kernel in kernels])
+        return torch.stack([log_distributions(kernel, with_anchor=not self.calibrated) for kernel in kernels])
 
     def dat(self, z: Tensor, held: Tensor) -> Tensor:
         dim = self.effective_dim if self.calibrated else z.shape[-1]
@@ -512,15 +512,15 @@ class Adc:
         return self.student(distances, self.prior_effective_dim)
 
     def dcm(self, z: Tensor, prior: Tensor | None = None) -> Tensor:
-        """Unweighted; with a prior, its rows' entropies weigh the anchors."""
+        """Unweighted; with a prior, the entropies of its distributions weight the anchors."""
         weight = None if prior is None else outlier_weight(self.pre(prior.detach()), self.reading)
         return dcm(self.cal(z.detach()), self.dat(z, z.detach()), weight, self.reading)
 
-    def lpm(self, z: Tensor, prior: Tensor, concentration: float = 1.0) -> Tensor:
-        return lpm(self.dat(z, z.detach()), self.pre(prior.detach()), concentration, self.reading)
+    def lpm(self, z: Tensor, prior: Tensor) -> Tensor:
+        return lpm(self.dat(z, z.detach()), self.pre(prior.detach()), self.reading)
 
-    def adc(self, z: Tensor, prior: Tensor, nu: float, upsilon: float, concentration: float) -> Tensor:
-        return nu * self.dcm(z, prior) + upsilon * self.lpm(z, prior, concentration)
+    def adc(self, z: Tensor, prior: Tensor, nu: float, upsilon: float) -> Tensor:
+        return nu * self.dcm(z, prior) + upsilon * self.lpm(z, prior)
 
 
 def mahalanobis(z: Matrix, sigma: Tensor) -> Tensor:

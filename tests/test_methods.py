@@ -6,11 +6,11 @@ from torch.nn import functional as F
 
 import reference
 from glf.config.training import AdcOptions
-from glf.constrain.adc.equations import LPM
+from glf.constrain.adc import LPM
 from glf.constrain.target_distribution import TARGET_DISTRIBUTIONS
 from glf.methods import METHODS, parse
 from glf.nn.memory import Clusters, Queue
-from glf.similarity import locations
+from glf.similarity import cell_centres
 from glf.types import BATCH_DIM, GIVEN, Embeddings
 from reference import draw, draw_fields
 
@@ -18,7 +18,7 @@ SPECS = [f"{method}+{constraint}" for method in METHODS for constraint in ("none
 
 
 def queue(f):
-    """What a fresh queue of the default size begins with."""
+    """The initial entries of a queue."""
     return Queue(16)(f["teacher"])
 
 
@@ -27,7 +27,7 @@ def align(f):
 
 
 def metaug(f):
-    """Both parts; the features that are generated are held fixed, and learn by what they lead to."""
+    """Both parts; the generated features are held fixed (they are trained by a look-ahead loss)."""
     z = f["z"]
     plain = reference.unified(z, 16.0)
     more = reference.unified(torch.cat((z, f["generated"].detach())), 16.0)
@@ -35,11 +35,11 @@ def metaug(f):
 
 
 def vicregl(f):
-    where = torch.stack([locations(box, f["maps"].shape[2]) for box in f["boxes"]])
+    where = torch.stack([cell_centres(box, f["maps"].shape[2]) for box in f["boxes"]])
     return reference.vicregl(f["z"], f["maps"], where, 0.75, 3, 2)
 
 
-# Each row's loss as its authors print it, and options that make it small or lively enough for loops.
+# The loss of each method as its authors print it, and options that keep the loops short or every part non-zero.
 LOOPS = {
     "align": (align, {}),
     "simclr": (lambda f: reference.nt_xent(*f["z"], 0.2), {}),
@@ -70,7 +70,7 @@ LOOPS = {
 
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("name", METHODS)
-def test_align_plus_constrain_is_the_authors_loss(name, seed):
+def test_align_plus_constrain_is_the_published_loss(name, seed):
     loops, options = LOOPS[name]
     fields = draw_fields(batch=5, dim=3, seed=10 * seed)
     needs = parse(name).build(**options).needs
@@ -78,7 +78,7 @@ def test_align_plus_constrain_is_the_authors_loss(name, seed):
     inputs = [fields[key] for key in moving]
 
     def ours(*tensors):
-        objective = parse(name).build(**options)  # anew each time: a memory changes
+        objective = parse(name).build(**options)  # built each time, because memories change
         return objective(Embeddings(**{**given, **dict(zip(moving, tensors, strict=True))})).total
 
     def theirs(*tensors):
@@ -102,9 +102,8 @@ def test_pcl_with_clusters():
     phi = list(memory.concentration.double().split(memory.counts))
 
     def ours(z):
-        teacher, row = fields["teacher"], fields["indices"]
         objective.transforms[0].memory = Queue(16)
-        return objective(Embeddings(z=z, teacher=teacher, indices=row)).total
+        return objective(Embeddings(z=z, teacher=fields["teacher"], indices=fields["indices"])).total
 
     def theirs(z):
         instances = reference.moco(z, fields["teacher"], queue(fields), 0.2)
@@ -113,7 +112,7 @@ def test_pcl_with_clusters():
     reference.same(ours, theirs, fields["z"])
 
 
-def test_options_reach_the_loss():
+def test_options_change_the_loss():
     z = draw_fields(batch=4)["z"]
     cases = [
         (parse("simclr").build(temperature=0.1), reference.nt_xent(*z, 0.1)),
@@ -126,7 +125,7 @@ def test_options_reach_the_loss():
 
 @pytest.mark.parametrize("reading", ["calibrated", "paper"])
 @pytest.mark.parametrize("spec", SPECS)
-def test_the_order_of_images_and_of_views_is_immaterial(spec, reading):
+def test_the_order_of_images_and_of_views_does_not_matter(spec, reading):
     objective, fields = parse(spec, AdcOptions(reading=reading)).build(), draw_fields(batch=7)
     order = torch.tensor([3, 0, 6, 2, 5, 1, 4])
     changed = [
@@ -145,7 +144,7 @@ def test_the_order_of_images_and_of_views_is_immaterial(spec, reading):
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_an_objective_reads_what_it_needs_and_no_more(spec):
+def test_an_objective_reads_exactly_the_fields_it_needs(spec):
     objective, fields = parse(spec).build(), draw_fields()
     assert objective.needs <= set(GIVEN)
     assert ("prior" in objective.needs) == spec.endswith(("lpm", "adc"))
@@ -156,7 +155,7 @@ def test_an_objective_reads_what_it_needs_and_no_more(spec):
 
 
 @pytest.mark.parametrize(("name", "scale"), [("simclr", 1), ("vicreg", 10)])
-def test_an_added_constraint_takes_the_methods_scale(name, scale):
+def test_an_added_constraint_is_multiplied_by_the_methods_scale(name, scale):
     added = {term.name: weight for weight, term in parse(f"{name}+adc", AdcOptions(nu=0.1)).build().parts}
     assert (added["dcm"], added["lpm"]) == (pytest.approx(0.1 * scale), pytest.approx(1.0 * scale))
     e = Embeddings(**draw_fields())
@@ -164,19 +163,19 @@ def test_an_added_constraint_takes_the_methods_scale(name, scale):
     torch.testing.assert_close(loss.total - base.total, scale * LPM()(e), rtol=1e-9, atol=0)
 
 
-def test_adc_options_reach_the_terms():
+def test_adc_options_are_passed_to_the_terms():
     options = {"rho": 7.0, "effective_dim": 8.0, "prior_effective_dim": 9.0, "t_scale": "matched"}
     for constraint in ("dcm", "lpm", "adc"):
         objective = parse(f"simclr+{constraint}", AdcOptions(**options)).build()
         for _, term in objective.constrain.parts[1:]:
-            assert {name: getattr(term.rows, name) for name in options} == options
+            assert {name: getattr(term.neighbours, name) for name in options} == options
     for spec, weight in (("simclr+dcm", 0.3), ("simclr+adc", 0.3), ("barlow_twins+dcm", 60.0)):
         found, term = parse(spec, AdcOptions(nu=0.3, ramp_epochs=4.0)).build().constrain.parts[1]
         assert (found, term.name, term.ramp_epochs) == (weight, "dcm", 4.0)
-    paper = parse("simclr+adc", AdcOptions(reading="paper", covariance="running", concentration=2.0)).build()
+    paper = parse("simclr+adc", AdcOptions(reading="paper", covariance="running")).build()
     (_, dcm), (_, lpm) = paper.constrain.parts[1:]
-    assert dcm.rows is lpm.rows
-    assert (lpm.rows.reading, lpm.rows.covariance, lpm.concentration) == ("paper", "running", 2.0)
+    assert dcm.neighbours is lpm.neighbours
+    assert (lpm.neighbours.reading, lpm.neighbours.covariance) == ("paper", "running")
 
 
 @pytest.mark.parametrize(
@@ -207,7 +206,7 @@ def test_parse(spec, name):
         ("adc+simclr", "unknown method 'adc'"),
     ],
 )
-def test_unknown_names_are_refused_with_the_nearest(spec, words):
+def test_unknown_names_are_refused_with_a_suggestion(spec, words):
     with pytest.raises(ValueError, match=words):
         parse(spec)
 
@@ -219,26 +218,26 @@ def test_unknown_names_are_refused_with_the_nearest(spec, words):
         ("byol", r"byol has no option 'temprature' \(it has: none\)"),
     ],
 )
-def test_unknown_options_are_refused_with_the_nearest(spec, words):
+def test_unknown_options_are_refused_with_a_suggestion(spec, words):
     with pytest.raises(ValueError, match=words):
         parse(spec).build(temprature=0.1)
 
 
 @pytest.mark.parametrize("queue", [9.5, float("nan"), float("inf")])
-def test_options_that_count_are_whole_numbers(queue):
+def test_options_with_an_integer_default_take_whole_numbers_only(queue):
     with pytest.raises(ValueError, match="moco takes a whole number for queue, not"):
         parse("moco").build(queue=queue)
     assert parse("moco").build(queue=9.0).transforms[0].memory.size == 9
 
 
-STATEFUL = [*METHODS, *(f"align+{law}" for law in TARGET_DISTRIBUTIONS)]
+STATEFUL = [*METHODS, *(f"align+{name}" for name in TARGET_DISTRIBUTIONS)]
 SMALL = {"moco": {"queue": 9}, "ressl": {"queue": 9}, "pcl": {"queue": 9, "clusters": 2}, "wmse": {"size": 6}}
 SMALL["swav"] = {"queue": 9, "queue_epoch": 0}
 
 
 @pytest.mark.parametrize("spec", STATEFUL)
 def test_state_survives_a_checkpoint(spec):
-    """Three steps, the third after a round trip through a file's worth of state: the same loss as without."""
+    """Three steps: saving and loading the state before the third does not change its loss."""
     options = SMALL.get(spec, {})
     batches = [Embeddings(**draw_fields(batch=12, dim=4, seed=20 * i)) for i in range(3)]
     one, other = (parse(spec).build(**options) for _ in range(2))
@@ -255,17 +254,17 @@ def test_state_survives_a_checkpoint(spec):
 
 @pytest.mark.parametrize("name", ["moco", "ressl", "corinfomax", "wmse", "pcl"])
 def test_state_matters(name):
-    """A batch that comes after another has another loss: a memory that remembers nothing would pass the test above."""
+    """The loss of a batch depends on the batch before it: a memory without content would pass the test above."""
     batch, other = (Embeddings(**draw_fields(batch=12, dim=4, seed=seed)) for seed in (0, 20))
     fresh, used = (parse(name).build(**SMALL.get(name, {})) for _ in range(2))
     used(other)
     assert used(batch).total != fresh(batch).total
 
 
-@pytest.mark.parametrize("name", [name for name, row in METHODS.items() if row.many_views])
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.many_views])
 def test_more_views_work(name):
     fields = draw_fields(views=4, batch=12)
-    if name != "ressl":  # whose last view is the teacher's: small crops are refused
+    if name != "ressl":  # its last view is the teacher's: small crops are refused
         fields["teacher"] = fields["teacher"][:2]  # of the full views
     objective = parse(name).build(**SMALL.get(name, {}))
     z = fields["z"].requires_grad_()
@@ -274,7 +273,7 @@ def test_more_views_work(name):
     assert (z.grad.abs().flatten(1).sum(1) > 0)[:3].all()  # the last view of ressl is a target only
 
 
-@pytest.mark.parametrize("name", [name for name, row in METHODS.items() if not row.many_views])
-def test_two_views_are_asked_for_where_a_loss_has_no_more(name):
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if not method.many_views])
+def test_methods_for_two_views_refuse_more(name):
     with pytest.raises(ValueError, match="is defined for two views, not for 3"):
         parse(name).build()(Embeddings(**draw_fields(views=3)))

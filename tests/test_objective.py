@@ -5,8 +5,7 @@ import torch
 
 from glf.align.distance import MSE, Cosine, Diagonal
 from glf.align.predict import PredictTeacher
-from glf.constrain.adc import blockwise
-from glf.constrain.adc.equations import ADC, DCM
+from glf.constrain.adc import ADC, DCM, neighbours
 from glf.constrain.contrast import LogPartition
 from glf.constrain.moments import Covariance, Redundancy, Standardise, Variance
 from glf.methods import METHODS, parse
@@ -23,10 +22,10 @@ def vicreg() -> Objective:
     return Objective(align=25 * MSE(), constrain=25 * Variance() + 2 * Covariance())
 
 
-def test_a_term_cannot_stand_in_the_wrong_role():
-    with pytest.raises(ValueError, match="variance is a term to constrain, so it cannot stand as align="):
+def test_a_term_in_the_wrong_role_is_refused():
+    with pytest.raises(ValueError, match="variance is a term to constrain: pass it as constrain=, not as align="):
         Objective(align=MSE() + Variance())
-    with pytest.raises(ValueError, match="mse is a term to align, so it cannot stand as constrain="):
+    with pytest.raises(ValueError, match="mse is a term to align: pass it as align=, not as constrain="):
         Objective(align=MSE(), constrain=ADC() + MSE())
 
 
@@ -40,7 +39,7 @@ def test_contributions_are_weighted_and_sum_to_the_total():
     torch.testing.assert_close(loss.total, torch.stack(parts).sum(), rtol=1e-12, atol=0)
 
 
-def test_terms_of_one_name_are_reported_together():
+def test_terms_with_the_same_name_are_summed_in_the_log():
     e = embeddings()
     loss = Objective(align=MSE(), constrain=LogPartition(0.1) + 2 * LogPartition(0.5))(e)
     expected = LogPartition(0.1)(e) + 2 * LogPartition(0.5)(e)
@@ -48,7 +47,7 @@ def test_terms_of_one_name_are_reported_together():
     torch.testing.assert_close(loss.total, MSE()(e) + expected)
 
 
-def test_constrained_by_shares_the_terms_and_leaves_the_base_unchanged():
+def test_constrained_by_shares_the_terms_and_does_not_change_the_base():
     base = Objective(align=Diagonal(), constrain=0.1 * Redundancy(), transforms=[Standardise()])
     before, parts = base(embeddings()).total, base.parts
     extended = base.constrained_by(ADC())
@@ -59,13 +58,13 @@ def test_constrained_by_shares_the_terms_and_leaves_the_base_unchanged():
     assert [term.name for _, term in Objective(align=MSE()).constrained_by(ADC()).parts] == ["mse", "dcm", "lpm"]
 
 
-def test_needs_are_those_of_all_terms():
+def test_an_objective_needs_what_its_terms_need():
     assert vicreg().needs == {"z"}
     assert Objective(align=PredictTeacher()).needs == {"z", "p", "teacher"}
     assert Objective(align=PredictTeacher(), constrain=ADC()).needs == {"z", "p", "teacher", "prior"}
 
 
-def test_adc_reads_z_before_the_methods_own_maps():
+def test_adc_reads_z_before_the_methods_own_transforms():
     e = embeddings()
     loss = parse("barlow_twins+adc").build()(e)
     (standardised,) = parse("barlow_twins").build().transforms
@@ -76,13 +75,12 @@ def test_adc_reads_z_before_the_methods_own_maps():
 
 
 def test_a_quantity_of_several_terms_is_computed_once(monkeypatch):
-
-    calls, one_pass = [], blockwise.divergences
+    calls, divergences = [], neighbours.divergences
     monkeypatch.setattr(
-        blockwise, "divergences", lambda *given, **how: calls.append(given[0].shape) or one_pass(*given, **how)
+        neighbours, "divergences", lambda *given, **how: calls.append(given[0].shape) or divergences(*given, **how)
     )
     vicreg().constrained_by(ADC())(embeddings())
-    assert calls == [(2, 6, 4)]  # one pass for both views, both kinds of rows and both terms
+    assert calls == [(2, 6, 4)]  # one pass for both views and both terms
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
@@ -98,7 +96,7 @@ def test_the_objective_is_computed_in_float32_under_autocast(dtype, settings):
     assert said == objective.diagnose(Embeddings(**full))
 
 
-def test_diagnosis_takes_no_gradient_and_leaves_the_loss_alone():
+def test_diagnosis_has_no_gradient_and_does_not_affect_the_loss():
     objective = vicreg().constrained_by(ADC())
     e = embeddings(z=draw_fields()["z"].requires_grad_())
     said = objective.diagnose(e)
@@ -107,7 +105,7 @@ def test_diagnosis_takes_no_gradient_and_leaves_the_loss_alone():
     assert all(share > 0 for share in gradient_shares(objective(e), e.z).values())
 
 
-def test_gradient_shares_are_the_terms_norms_and_sum_to_one():
+def test_gradient_shares_are_proportional_to_gradient_norms_and_sum_to_one():
     objective = Objective(align=Cosine(0.5), constrain=LogPartition(0.5)).constrained_by(ADC())
     z = draw_fields()["z"].requires_grad_()
     loss = objective(embeddings(z=z))
@@ -119,7 +117,7 @@ def test_gradient_shares_are_the_terms_norms_and_sum_to_one():
     assert ratio.item() == pytest.approx((norms[1] / norms[2]).item(), rel=1e-5)
 
 
-def test_a_gradient_that_is_not_finite_leaves_the_other_shares_alone():
+def test_a_gradient_that_is_not_finite_does_not_affect_the_other_shares():
     z = draw(2, 4, 3).requires_grad_()
     root, square = (z - z.detach()).square().sum().sqrt(), z.square().sum()  # 0 / 0 in the root's gradient
     loss = Loss(total=root + square, align={"root": root}, constrain={"square": square})
@@ -128,7 +126,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_other_shares_alone():
     assert shares["share/constrain/square"] == 1
 
 
-def test_a_term_that_does_not_reach_z_has_share_zero():
+def test_a_term_without_gradient_at_z_has_share_zero():
     z, elsewhere = draw(2, 4, 3).requires_grad_(), draw(1)[0].requires_grad_()
     reaching, detached = z.square().sum(), z.detach().square().sum()
     loss = Loss(

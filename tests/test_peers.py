@@ -1,4 +1,4 @@
-"""The same losses as lightly's, values and gradients, or the difference stated."""
+"""Our losses against lightly's: values and gradients, or a statement of the difference."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from glf.methods import parse
 from glf.nn.memory import Queue
-from glf.similarity import locations
+from glf.similarity import cell_centres
 from glf.types import Embeddings
 from reference import draw_fields
 
@@ -25,12 +25,12 @@ def byol(z, p, teacher):
 
 
 def barlow_twins(z):
-    """As ours, lightly standardises each branch by its own statistics; its default weight is 0.005, not 0.0051."""
+    """lightly also standardises each branch by its own statistics; its default weight is 0.005, not 0.0051."""
     return BarlowTwinsLoss(lambda_param=0.0051)(z[0], z[1])
 
 
 def moco(z, teacher):
-    """lightly's memory bank begins with other random rows, so it is given ours; one bank, so one view at a time."""
+    """lightly's memory bank begins with other random entries, so it gets ours; one bank, so one view at a time."""
     losses = []
     for v, w in ((0, 1), (1, 0)):
         loss = NTXentLoss(temperature=0.2, memory_bank_size=(32, z.shape[2]))
@@ -49,12 +49,12 @@ def wmse(z):
 
 
 def vicregl(z, maps, boxes):
-    grids = [locations(box, maps.shape[2]).unflatten(1, (2, 2)) for box in boxes]
+    grids = [cell_centres(box, maps.shape[2]).unflatten(1, (2, 2)) for box in boxes]
     cells = [cell.unflatten(1, (2, 2)) for cell in maps]
     return VICRegLLoss(num_matches=(3, 2))(list(zip(z, cells, strict=True)), grids)[0]
 
 
-# The peer's loss, and the options that make ours the same.
+# lightly's loss, and the options with which ours is the same.
 PEERS = {
     "simclr": (lambda z: NTXentLoss(temperature=0.2)(z[0], z[1]), {}),
     "moco": (moco, {"queue": 32}),
@@ -100,8 +100,8 @@ def test_equals_lightly(name, dtype):
     torch.testing.assert_close(*results, rtol=tolerance, atol=tolerance)
 
 
-def test_barlow_twins_with_pooled_statistics_would_be_another_loss():
-    """Standardising both views at once agrees only where their statistics do."""
+def test_barlow_twins_with_pooled_statistics_is_a_different_loss():
+    """Standardising both views together gives the same loss only if their statistics are equal."""
 
     def pooled(z):
         both = F.batch_norm(z.flatten(0, 1), None, None, training=True).view_as(z)

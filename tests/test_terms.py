@@ -3,7 +3,8 @@ import torch
 
 from glf.align.distance import MSE, Cosine
 from glf.align.predict import PredictTeacher
-from glf.constrain.adc.equations import ADC, DCM, LPM
+from glf.constrain.adc import ADC, DCM, LPM
+from glf.constrain.adc.neighbours import NeighbourDistributions
 from glf.constrain.contrast import LogPartition
 from glf.constrain.moments import Covariance, Variance
 from glf.terms import Sum, Term, pack
@@ -22,7 +23,7 @@ def test_weights_distribute_over_sums():
     torch.testing.assert_close((2 * (a + 3 * b + 5 * c))(E), expected, rtol=1e-12, atol=0)
 
 
-def test_a_sum_holds_its_terms_and_what_they_need():
+def test_a_sum_has_its_terms_and_their_needs():
     a, adc = PredictTeacher(), ADC()
     total = a + 0.5 * adc
     assert [term.name for _, term in total.parts] == ["predict_teacher", "dcm", "lpm"]
@@ -43,10 +44,10 @@ def test_a_sum_holds_its_terms_and_what_they_need():
         (ADC(nu=0.1, reading="paper"), "nu=0.1, upsilon=1.0, rho=5.0"),
         (ADC(nu=0.1, reading="paper"), "reading='paper'"),
         (DCM(), "effective_dim=8.0"),
-        (LPM(concentration=2.0), "concentration=2.0"),
+        (LPM(neighbours=NeighbourDistributions(prior_effective_dim=2.0)), "prior_effective_dim=2.0"),
     ],
 )
-def test_repr_is_the_configuration(term, words):
+def test_repr_shows_the_configuration(term, words):
     assert words in repr(term)
 
 
@@ -67,21 +68,21 @@ def test_plain_tensors_are_packed():
         ((draw(4, 3), draw(5, 3)), {}, r"one shape, not \[\(4, 3\), \(5, 3\)\]"),
         ((draw(2, 4, 3),), {}, r"not \[\(2, 4, 3\)\]"),
         ((draw(4, 3),), {"priors": draw(4, 2)}, "unknown field 'priors'"),
-        ((draw(4, 3),), {"prior": draw(5, 2)}, r"\(4\), not shape \(5, 2\)"),
+        ((draw(4, 3),), {"prior": draw(5, 2)}, r"one feature vector per image \(4\), not shape \(5, 2\)"),
         ((draw(4, 3),), {"prior": draw(4)}, r"\(4\), not shape \(4,\)"),
     ],
 )
-def test_what_cannot_be_packed_is_refused(views, fields, words):
+def test_invalid_tensors_are_refused(views, fields, words):
     with pytest.raises(ValueError, match=words):
         MSE()(*views, **fields)
 
 
-def test_a_term_must_say_what_it_computes():
+def test_a_term_without_forward_is_an_error():
     with pytest.raises(NotImplementedError, match="Term"):
         Term()(E)
 
 
-def test_terms_are_modules_so_their_state_is_saved():
+def test_the_state_of_terms_is_saved():
     total = Sum((1.0, MSE()), (1.0, ADC(covariance="running")))
     total(E)
     assert any(name.endswith("running.covariance") for name in total.state_dict())

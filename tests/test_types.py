@@ -3,12 +3,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from glf.constrain.adc.equations import ADC
+from glf.constrain.adc import ADC
 from glf.types import GIVEN, Embeddings, Loss
 from reference import draw, draw_fields
 
 
-def test_once_computes_once():
+def test_cached_computes_once():
     e, calls = Embeddings(z=draw(2, 4, 3)), []
 
     def compute():
@@ -29,7 +29,7 @@ def test_replaced_embeddings_share_nothing_with_the_old():
     assert adc(old) == before
 
 
-def test_what_was_computed_without_gradients_is_not_handed_to_a_loss():
+def test_values_computed_without_gradients_are_not_reused_by_a_loss():
     fields, adc = draw_fields(), ADC()
     e = Embeddings(z=fields["z"].requires_grad_(), prior=fields["prior"])
     with torch.no_grad():
@@ -40,7 +40,7 @@ def test_what_was_computed_without_gradients_is_not_handed_to_a_loss():
     assert e.z.grad.any()
 
 
-def test_map_reaches_every_field_that_is_there():
+def test_map_applies_to_every_field_that_is_present():
     fields = draw_fields() | {"h": draw(2, 6, 5)}
     doubled = Embeddings(**fields).map(lambda x: 2 * x)
     assert set(fields) == set(GIVEN)
@@ -65,7 +65,7 @@ def test_full_precision_is_at_least_float32(given, expected):
 
 
 @pytest.mark.parametrize("name", ["prior", "p", "teacher"])
-def test_asking_for_what_is_missing_says_how_to_give_it(name):
+def test_a_missing_field_is_an_error_that_says_how_to_provide_it(name):
     e = Embeddings(z=draw(2, 4, 3))
     assert e.require("z") is e.z
     with pytest.raises(ValueError, match=f"reads '{name}', which was not given: pass {name}="):

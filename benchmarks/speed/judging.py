@@ -7,7 +7,7 @@ from torch import nn
 from glf.data.images import ImageSet, array_key
 from glf.evaluation.probes import linear_probe
 from glf.malloc import retain_freed_memory
-from glf.measure.neighbours import nearest_neighbours, weighted_neighbours
+from glf.measure.knn import knn_predict, weighted_knn_predict
 from glf.nn.backbone import Backbone
 from glf.nn.features import encode
 from speed.timing import Row, interleaved
@@ -43,7 +43,7 @@ def _features(pixels: np.ndarray, name: str, count: int) -> Row:
 
 def neighbours() -> tuple[list[Row], dict[str, dict[int, float]]]:
     """10,000 queries against 50,000 x 512."""
-    from lightly.utils.benchmarking import knn_predict
+    from lightly.utils.benchmarking import knn_predict as lightly_knn_predict
     from sklearn.neighbors import KNeighborsClassifier
 
     torch.manual_seed(0)
@@ -59,13 +59,13 @@ def neighbours() -> tuple[list[Row], dict[str, dict[int, float]]]:
 
     def of_lightly() -> None:
         for start in range(0, QUERIES, 1000):
-            knn_predict(directions[start : start + 1000], unit, labels, 10, knn_k=20, knn_t=0.07)
+            lightly_knn_predict(directions[start : start + 1000], unit, labels, 10, knn_k=20, knn_t=0.07)
 
     with retain_freed_memory():
         seconds = interleaved(
             {
-                "5-nn": lambda: nearest_neighbours(bank, labels, queries, 5),
-                "weighted kNN": lambda: weighted_neighbours(bank, labels, queries, 20),
+                "5-nn": lambda: knn_predict(bank, labels, queries, 5),
+                "weighted kNN": lambda: weighted_knn_predict(bank, labels, queries, 20),
                 "the product alone": product,
                 "scikit-learn, brute force": lambda: classifier.predict(queries.numpy()),
                 "lightly": of_lightly,
@@ -73,9 +73,7 @@ def neighbours() -> tuple[list[Row], dict[str, dict[int, float]]]:
             repetitions=2,
         )
         curve = {
-            size: interleaved(
-                {"": lambda size=size: nearest_neighbours(bank[:size], labels[:size], queries[:2000], 5)}, 2
-            )[""]
+            size: interleaved({"": lambda size=size: knn_predict(bank[:size], labels[:size], queries[:2000], 5)}, 2)[""]
             for size in (6_250, 12_500, 25_000, 50_000)
         }
     pairs = (

@@ -9,14 +9,15 @@ import numpy as np
 import torch
 
 from glf.align.distance import cosine
-from glf.constrain.adc.equations import ADC, LPM, dcm, lpm, outlier_weight
-from glf.constrain.adc.kernels import entropy
-from glf.constrain.adc.neighbours import NeighbourDistributions
+from glf.config.training import PretrainConfig
+from glf.constrain.adc import ADC, LPM, dcm, lpm, outlier_weight
+from glf.constrain.adc.neighbours import NeighbourDistributions, entropy
 from glf.constrain.contrast import log_partition
-from glf.data.images import ImageSet, array_key
+from glf.data.arrays import array_key
+from glf.data.images import ImageSet
 from glf.malloc import retain_freed_memory
 from glf.nn.backbone import Backbone
-from glf.nn.prior import prior_rows
+from glf.nn.prior import prior_features
 from glf.types import Embeddings
 from speed.timing import Row, interleaved, processes
 
@@ -31,12 +32,12 @@ def cases(n: int, width: int = WIDTH) -> dict[str, Callable[[], object]]:
 
     torch.manual_seed(0)
     z, prior = torch.randn(2, n, width, requires_grad=True), torch.randn(n, PRIOR)
-    adc, rows, ntxent = ADC(), NeighbourDistributions(), NTXentLoss(temperature=0.2)
+    adc, neighbours, ntxent = ADC(), NeighbourDistributions(), NTXentLoss(temperature=0.2)
 
     def whole_rows() -> None:
         e = Embeddings(z=z, prior=prior)
-        pre, dat = rows.pre(e), rows.dat(e)
-        (0.3 * dcm(rows.cal(e), dat, outlier_weight(entropy(pre))) + 0.3 * lpm(dat, pre)).backward()
+        pre, dat = neighbours.log_pre(e), neighbours.log_dat(e)
+        (0.3 * dcm(neighbours.log_cal(e), dat, outlier_weight(entropy(pre))) + 0.3 * lpm(dat, pre)).backward()
 
     return {
         "ADC": lambda: adc(z[0], z[1], prior=prior).backward(),
@@ -122,7 +123,8 @@ def by_prior_width() -> tuple[list[Row], dict[str, dict[int, float]]]:
         for width in widths:
             path = Path(folder) / f"{width}.npy"
             np.save(path, np.random.default_rng(0).normal(size=(1024, width)).astype(np.float32))
-            cached = prior_rows(f"file:{path}", images, cache=Path(folder) / "cache", width=PRIOR)
+            config = PretrainConfig(prior=f"file:{path}", prior_width=PRIOR)
+            cached = prior_features(config, images, cache=Path(folder) / "cache")
             rows = torch.from_numpy(np.array(cached[:n]))
             calls[str(width)] = lambda rows=rows: term(z[0], z[1], prior=rows).backward()
         with retain_freed_memory():

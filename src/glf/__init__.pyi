@@ -14,9 +14,9 @@ from .commands import report as report
 from .commands import search as search
 from .commands import shard as shard
 from .commands import verify as verify
-from .constrain.adc.equations import ADC as ADC
-from .constrain.adc.equations import DCM as DCM
-from .constrain.adc.equations import LPM as LPM
+from .constrain.adc import ADC as ADC
+from .constrain.adc import DCM as DCM
+from .constrain.adc import LPM as LPM
 from .constrain.contrast import LogPartition as LogPartition
 from .constrain.moments import Covariance as Covariance
 from .constrain.moments import Redundancy as Redundancy
@@ -24,7 +24,7 @@ from .constrain.moments import Standardise as Standardise
 from .constrain.moments import Variance as Variance
 from .data.sources import load as load_images
 from .measure.geometry import effective_rank as effective_rank
-from .measure.neighbours import weighted_neighbours as weighted_neighbours
+from .measure.knn import weighted_knn_predict as weighted_knn_predict
 from .methods import METHODS as METHODS
 from .methods import parse as parse
 from .nn.backbone import Backbone as Backbone

@@ -1,12 +1,10 @@
-"""What can be added to any method with a +."""
-# MERGED DOCS:
-# | """The table: each method is a pairing of an aligning and a constraining part, and ADC can be added to any.
-# |
-# | A row also says which heads the pairing needs, which views it was published with, and what constrains it that is
-# | no summand of its loss. ``scale`` multiplies an added constraint, because losses differ in size: with it, one default
-# | of nu and upsilon gives ADC 30 to 55 % of the gradient at z in nearly every row (means over three to six epochs on
-# | fashion-mini).
-# | """
+"""The methods table, and the constraints that can be added to any method with a plus: ``byol+adc``.
+
+Each method pairs an aligning with a constraining part. Its entry also names the heads, the augmentation policy of the
+paper, and constraints outside the loss. ``scale`` multiplies an added constraint, because losses differ in size: with
+it, the default nu and upsilon give ADC 30 to 55 % of the gradient at z for nearly every method (means over three to six
+epochs on fashion-mini).
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +19,7 @@ from glf.align.supervised import ClassScore, SameClass
 from glf.config.base import nearest
 from glf.config.training import AdcOptions
 from glf.constrain import contrast as K
-from glf.constrain.adc.equations import ADC, DCM, LPM
+from glf.constrain.adc import ADC, DCM, LPM
 from glf.constrain.adc.neighbours import NeighbourDistributions
 from glf.constrain.logdet import CodingLength, LogDeterminants
 from glf.constrain.metaug import UnifiedPartition
@@ -43,20 +41,15 @@ from glf.objective import Method, Objective
 from glf.terms import Term
 
 
-def _neighbours(o: AdcOptions) -> NeighbourDistributions:
-    kernel = ("rho", "effective_dim", "prior_effective_dim", "t_scale", "reading", "covariance")
-    return NeighbourDistributions(**{name: getattr(o, name) for name in kernel})
-
-
-def _matching(name: str) -> Callable[[AdcOptions], Term]:
+def _match(name: str) -> Callable[[AdcOptions], Term]:
     return lambda o: TARGET_DISTRIBUTIONS[name].weight * MatchDistribution(name)
 
 
 CONSTRAINTS: dict[str, Callable[[AdcOptions], Term]] = {
-    "dcm": lambda o: o.nu * DCM(ramp_epochs=o.ramp_epochs, rows=_neighbours(o)),
-    "lpm": lambda o: o.upsilon * LPM(concentration=o.concentration, rows=_neighbours(o)),
-    "adc": lambda o: ADC(**vars(o)),
-    **{name: _matching(name) for name in TARGET_DISTRIBUTIONS},
+    "dcm": lambda o: o.nu * DCM(ramp_epochs=o.ramp_epochs, neighbours=NeighbourDistributions.from_options(o)),
+    "lpm": lambda o: o.upsilon * LPM(neighbours=NeighbourDistributions.from_options(o)),
+    "adc": ADC.from_options,
+    **{name: _match(name) for name in TARGET_DISTRIBUTIONS},
 }
 
 
@@ -78,7 +71,7 @@ def simsiam() -> Objective:
 
 
 def byol() -> Objective:
-    return Objective(align=2 * PredictTeacher())  # the sum of both directions; the term is their mean
+    return Objective(align=2 * PredictTeacher())  # BYOL sums both directions; the term is their mean
 
 
 def barlow_twins(redundancy: float, factor: float) -> Objective:
@@ -104,17 +97,17 @@ def mec(distortion: float, order: int, warmup: float) -> Objective:
 
 
 def vicreg(invariance: float, variance: float, covariance: float) -> Objective:
-    # The covariances of both views are summed in the paper; the term is their mean, hence twice.
+    # VICReg sums the covariance terms of both views; our term is their mean, hence twice.
     constrain = variance * Variance() + (2 * covariance) * Covariance()
     return Objective(align=invariance * MSE(), constrain=constrain)
 
 
 def vicregl(invariance: float, variance: float, covariance: float, share: float, first: int, second: int) -> Objective:
-    whole = variance * Variance() + covariance * Covariance()
+    of_z = variance * Variance() + covariance * Covariance()
     local = variance * LocalVariance(first, second) + covariance * LocalCovariance(first, second)
     return Objective(
         align=share * (invariance * MSE()) + (1 - share) * (invariance * LocalMSE(first, second)),
-        constrain=share * whole + (1 - share) * local,
+        constrain=share * of_z + (1 - share) * local,
     )
 
 
@@ -169,11 +162,11 @@ def supervised() -> Objective:
     return Objective(align=ClassScore(), constrain=K.ClassPartition())
 
 
-_MOVING = "teacher = moving average of the student, without gradient"
+_TEACHER = "EMA teacher without gradient"
 # fmt: off
-_ROWS = [
+_TABLE = [
     Method(name="align", title="Alignment alone", objective=align,
-           paper="this paper's Figure 1: it collapses, unless a constraint is added",
+           paper="the paper's Figure 1: it collapses unless a constraint is added",
            heads=Heads(projector=(512, 128))),
     Method(name="simclr", title="SimCLR", objective=simclr,
            paper="Chen et al. 2020, A Simple Framework for Contrastive Learning of Visual Representations",
@@ -181,7 +174,7 @@ _ROWS = [
     Method(name="moco", title="MoCo v2", objective=moco,
            paper="Chen et al. 2020, Improved Baselines with Momentum Contrastive Learning",
            options={"temperature": 0.2, "queue": 4096}, heads=Heads(projector=(512, 128)),
-           ema_momentum=(0.99, 0.999), architecture=_MOVING),
+           ema_momentum=(0.99, 0.999), architecture=_TEACHER),
     Method(name="simsiam", title="SimSiam", objective=simsiam,
            paper="Chen and He 2021, Exploring Simple Siamese Representation Learning",
            heads=Heads(projector=(512, 512), last_norm=True, predictor=(128,), fixed_predictor_lr=True),
@@ -189,7 +182,7 @@ _ROWS = [
     Method(name="byol", title="BYOL", objective=byol,
            paper="Grill et al. 2020, Bootstrap Your Own Latent",
            heads=Heads(projector=(1024, 256), predictor=(1024,)), ema_momentum=(0.99, 1.0), scale=0.2,
-           architecture=f"{_MOVING}; predictor"),
+           architecture=f"{_TEACHER}; predictor"),
     Method(name="barlow_twins", title="Barlow Twins", objective=barlow_twins,
            paper="Zbontar et al. 2021, Barlow Twins: Self-Supervised Learning via Redundancy Reduction",
            options={"redundancy": 0.0051, "factor": 1.0}, heads=Heads(projector=(512, 512)), scale=200.0),
@@ -197,7 +190,7 @@ _ROWS = [
            paper="Caron et al. 2020, Unsupervised Learning of Visual Features by Contrasting Cluster Assignments",
            options={"temperature": 0.1, "sharpness": 0.05, "rounds": 3, "queue": 0, "queue_epoch": 15.0},
            heads=Heads(projector=(512, 128), prototypes=512, frozen_prototypes=1),
-           architecture="codes without gradient; prototypes of unit length", scale=0.3),
+           architecture="codes without gradient; prototypes are unit vectors", scale=0.3),
     Method(name="wmse", title="W-MSE", objective=wmse,
            paper="Ermolov et al. 2021, Whitening for Self-Supervised Representation Learning",
            options={"size": 128, "rounds": 1}, heads=Heads(projector=(512, 64)), scale=2.0),
@@ -205,12 +198,12 @@ _ROWS = [
            paper="Zheng et al. 2021, ReSSL: Relational Self-Supervised Learning with Weak Augmentation",
            options={"temperature": 0.1, "sharp": 0.04, "queue": 4096}, augment="ressl",
            heads=Heads(projector=(512, 128)), ema_momentum=(0.99, 1.0),
-           architecture=f"{_MOVING}, which sees the weak view and is sharper"),
+           architecture=f"{_TEACHER}, with the weak view and a lower temperature"),
     Method(name="mec", title="MEC", objective=mec,
            paper="Liu et al. 2022, Self-Supervised Learning via Maximum Entropy Coding",
            options={"distortion": 64.0, "order": 4, "warmup": 10.0},
            heads=Heads(projector=(512, 512), last_norm=True, predictor=(128,)), ema_momentum=(0.99, 1.0), scale=0.1,
-           architecture=f"{_MOVING}; predictor, batch normalisation of z"),
+           architecture=f"{_TEACHER}; predictor, batch normalisation of z"),
     Method(name="vicreg", title="VICReg", objective=vicreg,
            paper="Bardes et al. 2022, VICReg: Variance-Invariance-Covariance Regularization",
            options={"invariance": 25.0, "variance": 25.0, "covariance": 1.0},
@@ -219,7 +212,7 @@ _ROWS = [
            paper="Bardes et al. 2022, VICRegL: Self-Supervised Learning of Local Visual Features",
            options={"invariance": 25.0, "variance": 25.0, "covariance": 1.0, "share": 0.75, "first": 20, "second": 4},
            many_views=False, heads=Heads(projector=(512, 512), local=(128, 128)), scale=10.0,
-           architecture="cells matched without gradient"),
+           architecture="matching of cells without gradient"),
     Method(name="corinfomax", title="CorInfoMax", objective=corinfomax,
            paper="Ozsoy et al. 2022, Self-Supervised Learning with an Information Maximization Criterion",
            options={"invariance": 250.0, "old": 0.01},
@@ -227,7 +220,7 @@ _ROWS = [
     Method(name="relicv2", title="ReLICv2", objective=relicv2,
            paper="Tomasev et al. 2022, Pushing the Limits of Self-Supervised ResNets",
            options={"temperature": 0.2, "invariance": 1.0}, heads=Heads(projector=(512, 128)),
-           ema_momentum=(0.99, 1.0), architecture=_MOVING),
+           ema_momentum=(0.99, 1.0), architecture=_TEACHER),
     Method(name="dcl", title="DCL", objective=dcl,
            paper="Chuang et al. 2020, Debiased Contrastive Learning",
            options={"temperature": 0.5, "same": 0.1}, many_views=False,
@@ -240,29 +233,30 @@ _ROWS = [
            paper="Li et al. 2021, Prototypical Contrastive Learning of Unsupervised Representations",
            options={"temperature": 0.2, "queue": 4096, "clusters": 64, "warmup": 1},
            heads=Heads(projector=(512, 128)), ema_momentum=(0.99, 0.999),
-           architecture=f"{_MOVING}; clusters of its outputs, anew before every epoch"),
+           architecture=f"{_TEACHER}; k-means clusters of its outputs, computed again before every epoch"),
     Method(name="lmcl", title="LMCL", objective=lmcl,
            paper="Chen et al. 2021, Large-Margin Contrastive Learning with Distance Polarization Regularizer",
            options={"temperature": 0.2, "polarisation": 1.0, "near": 0.1, "far": 0.5},
+           unverified="formula and thresholds (from memory of the paper; no code was published)",
            heads=Heads(projector=(512, 128))),
     Method(name="metaug", title="MetAug", objective=metaug,
            paper="Li et al. 2022, MetAug: Contrastive Learning via Meta Feature Augmentation",
            options={"sharpness": 16.0, "generated": 1e-5, "step": 1.0},
            heads=Heads(projector=(512, 128), generator=(128,)),
-           architecture="generated features, which learn from where they would lead", scale=1.5),
+           architecture="feature generator trained by a look-ahead (meta) gradient", scale=1.5),
     Method(name="supcon", title="SupCon", objective=supcon,
            paper="Khosla et al. 2020, Supervised Contrastive Learning",
            options={"temperature": 0.1}, heads=Heads(projector=(512, 128)), scale=1.5),
     Method(name="supervised", title="Cross-entropy", objective=supervised,
-           paper="the usual classifier, with labels: ADC then acts on the backbone's own features",
+           paper="a classifier with labels, for comparison; an added constraint acts on the backbone's features",
            heads=Heads(projector=())),
 ]
 # fmt: on
-METHODS: dict[str, Method] = {row.name: row for row in _ROWS}
+METHODS: dict[str, Method] = {method.name: method for method in _TABLE}
 
 
 def parse(spec: str, adc: AdcOptions | None = None) -> Method:
-    """``method`` or ``method+constraint``: the row, its objective constrained by what was added.
+    """The method of ``method`` or ``method+constraint``, its objective with the added constraints.
 
     >>> [term.name for _, term in parse("byol+adc").build().parts]
     ['predict_teacher', 'dcm', 'lpm']
@@ -279,14 +273,14 @@ def parse(spec: str, adc: AdcOptions | None = None) -> Method:
         if added.count(name) > 1:
             raise ValueError(f"{spec!r} adds {name!r} twice: set its weight instead (nu, upsilon)")
     added = [name for name in added if name != "none"]
-    row = METHODS[base]
+    method = METHODS[base]
     if not added:
-        return row
+        return method
 
     def objective(**options: Any) -> Objective:
-        result = row.objective(**options)
+        result = method.objective(**options)
         for name in added:
-            result = result.constrained_by(row.scale * CONSTRAINTS[name](adc or AdcOptions()))
+            result = result.constrained_by(method.scale * CONSTRAINTS[name](adc or AdcOptions()))
         return result
 
-    return replace(row, name="+".join([base, *added]), objective=objective)
+    return replace(method, name="+".join([base, *added]), objective=objective)

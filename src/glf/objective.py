@@ -1,9 +1,8 @@
-"""Objective(align, constrain): a method, written down. Embeddings in, Loss out."""
-# MERGED DOCS:
-# | """What a row of the table of methods says."""
+"""Objective: an aligning part plus a constraining part; Method: the entry of the methods table that builds one."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +14,7 @@ from glf.types import Embeddings, Loss
 
 
 class Objective(nn.Module):
-    """An aligning part plus a constraining part, after the method's own maps (``through``).
+    """An aligning part plus a constraining part, after the method's own ``transforms`` of the embeddings.
 
     >>> from glf.align.distance import MSE
     >>> from glf.constrain.moments import Covariance, Variance
@@ -36,49 +35,48 @@ class Objective(nn.Module):
         self.transforms = nn.ModuleList(transforms)
 
     def constrained_by(self, extra: Term) -> "Objective":
-        """The same objective with one more constraint; the terms are shared, not copied."""
+        """A new objective with one more constraint; the terms are shared, not copied."""
         constrain = extra if self.constrain is None else self.constrain + extra
-        return Objective(self.align, constrain, [m for m in self.transforms if isinstance(m, EmbeddingTransform)])
+        return Objective(self.align, constrain, [t for t in self.transforms if isinstance(t, EmbeddingTransform)])
 
     def set_epoch(self, epoch: float) -> None:
-        """Tell every term and map how many epochs have passed, in fractions."""
+        """Set the number of epochs trained so far, in fractions, in every term and transform."""
         set_epoch(self, epoch)
 
     @property
     def parts(self) -> tuple[tuple[float, Term], ...]:
-        """Every (weight, term), the aligning ones first."""
+        """All (weight, term) pairs, the aligning ones first."""
         return self.align.parts + (self.constrain.parts if self.constrain is not None else ())
 
     @property
     def needs(self) -> frozenset[str]:
-        """The fields of Embeddings that any term reads: the network produces only those."""
+        """Fields of Embeddings that some term reads: the network produces only those."""
         return frozenset().union(*(term.needs for _, term in self.parts))
 
     def described(self) -> dict[str, list[dict[str, float | str]]]:
-        """Both parts as weights, names and formulas, and the formulas of the maps before them."""
-        found: dict[str, list[dict[str, float | str]]] = {"align": [], "constrain": [], "maps": []}
+        """Weights, names and formulas of both parts, and the formulas of the transforms, as saved in result.json."""
+        found: dict[str, list[dict[str, float | str]]] = {"align": [], "constrain": []}
         for weight, term in self.parts:
             found[term.role].append({"weight": weight, "name": term.name, "formula": term.formula})
-        found["maps"] = [{"formula": str(step.formula)} for step in self.transforms]
-        return found
+        return {**found, "transforms": [{"formula": str(step.formula)} for step in self.transforms]}
 
     @property
     def inactive(self) -> frozenset[str]:
-        """The terms, as they are logged, that wait for their warm-up to end."""
+        """Terms, named as in the log, that have no effect yet during their warm-up."""
         return frozenset(f"{term.role}/{term.name}" for _, term in self.parts if term.inactive)
 
     def forward(self, e: Embeddings) -> Loss:
         if e.z.shape[1] < 2:
             raise ValueError(f"an objective compares images: it needs at least two in a batch, not {e.z.shape[1]}")
-        # The statistics of a batch are computed in float32 whatever the precision of the network.
+        # Batch statistics are computed in float32 (or float64), whatever the precision of the network.
         with torch.autocast(device_type=e.z.device.type, enabled=False):
             raw = e.in_full_precision()
-            mapped = raw
-            for map_ in self.transforms:
-                mapped = map_(mapped)
+            transformed = raw
+            for transform in self.transforms:
+                transformed = transform(transformed)
             parts: dict[Role, dict[str, Tensor]] = {"align": {}, "constrain": {}}
             for weight, term in self.parts:
-                value = weight * term(raw if term.reads_raw else mapped)
+                value = weight * term(raw if term.reads_raw else transformed)
                 named = parts[term.role]
                 named[term.name] = named[term.name] + value if term.name in named else value
             total = torch.stack([v for named in parts.values() for v in named.values()]).sum()
@@ -86,17 +84,17 @@ class Objective(nn.Module):
 
     @torch.no_grad()
     def diagnose(self, e: Embeddings) -> dict[str, Tensor]:
-        """What the terms have to say beside their values: entropies of rows and the like."""
+        """Values that the terms log besides the loss, such as entropies of neighbour distributions."""
         with torch.autocast(device_type=e.z.device.type, enabled=False):
             raw = e.in_full_precision()
             return {k: v for _, term in self.parts for k, v in term.diagnose(raw).items()}
 
 
 def gradient_shares(loss: Loss, *points: Tensor) -> dict[str, Tensor]:
-    """Each term's share of the gradient at what the network hands over: z, and its map where there is one.
+    """Share of each term in the gradient at the network's outputs (z, and the feature map if there is one).
 
-    The norms of the terms' gradients, summing to one. A term that does not reach those has share zero, which is worth
-    knowing: it trains nothing. One whose gradient is not finite is left out of the sum, so that it is seen which.
+    Norms of the terms' gradients, divided by their sum. A term without a gradient there has share zero: it trains
+    nothing. A gradient that is not finite is left out of the sum, so that only the share of its own term is affected.
     """
     norms: dict[str, Tensor] = {}
     for part, named in (("align", loss.align), ("constrain", loss.constrain)):
@@ -114,28 +112,48 @@ def gradient_shares(loss: Loss, *points: Tensor) -> dict[str, Tensor]:
 def _check_role(term: Term, role: Role) -> None:
     for _, part in term.parts:
         if part.role != role:
-            raise ValueError(f"{part.name} is a term to {part.role}, so it cannot stand as {role}=")
+            raise ValueError(f"{part.name} is a term to {part.role}: pass it as {part.role}=, not as {role}=")
+
+
+class Part(NamedTuple):
+    """One line of a method's description: a term with its weight, a transform, the architecture."""
+
+    label: str
+    text: str
+    is_formula: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.label}: {self.text}"
+
+
+def describe_term(term: Term) -> list[Part]:
+    """Weight, name and formula of each part of a term: ``25 mse: |z - z'|^2 / d``."""
+    factors = [("" if weight == 1 else f"{weight:g} ", part) for weight, part in term.parts]
+    return [Part(f"{factor}{part.name}", part.formula, is_formula=True) for factor, part in factors]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """One row. ``objective(**options)`` builds it; ``options`` holds the defaults of what can be set, whole numbers
-    where only those make sense."""
+    """An entry of the methods table. ``objective(**options)`` builds its objective.
+
+    ``options`` holds the hyperparameters of the loss with their defaults; an int default admits whole numbers only.
+    """
 
     name: str
     title: str
     paper: str
     objective: Callable[..., Objective]
     options: dict[str, float] = field(default_factory=dict)
-    augment: str = "wmse"  # a recipe of data/views.py
+    augment: str = "wmse"  # augmentation policy (data/augment/policies.py)
     heads: Heads
-    many_views: bool = True  # or it is defined for two
-    ema_momentum: tuple[float, float] | None = None  # first and last momentum of the moving average
-    architecture: str = ""  # what constrains it beside the loss
-    scale: float = 1.0
+    many_views: bool = True  # False: defined for exactly two views
+    ema_momentum: tuple[float, float] | None = None  # of the EMA teacher, at the first and at the last step
+    architecture: str = ""  # constraints that are not part of the loss, such as a stop-gradient
+    unverified: str = ""  # details that we could not compare with the authors' code
+    scale: float = 1.0  # factor of an added constraint, because losses differ in size
 
     def build(self, **options: float) -> Objective:
-        """The objective, with options that the row knows."""
+        """Build the objective; options that are not given have their defaults."""
         for name, value in options.items():
             if name not in self.options:
                 known = ", ".join(self.options) or "none"
@@ -144,3 +162,12 @@ class Method:
                 raise ValueError(f"{self.name} takes a whole number for {name}, not {value:g}")
         given = {name: type(self.options[name])(value) for name, value in options.items()}
         return self.objective(**{**self.options, **given})
+
+    def describe(self) -> dict[Role, list[Part]]:
+        """The aligning and the constraining part in words, as printed by ``glf methods`` and in the docs."""
+        objective = self.build()
+        constrain = describe_term(objective.constrain) if objective.constrain is not None else []
+        constrain += [Part("transform", str(step.formula)) for step in objective.transforms]
+        notes = {"architecture": self.architecture, "not verified": self.unverified}
+        constrain += [Part(label, text) for label, text in notes.items() if text]
+        return {"align": describe_term(objective.align), "constrain": constrain}

@@ -1,4 +1,4 @@
-"""Term, Sum, and the + and * algebra that objectives are written in."""
+"""Term and Sum, with + and *: the language in which objectives are written; and transforms of embeddings."""
 
 import inspect
 from collections.abc import Iterable, Sequence
@@ -15,9 +15,9 @@ Role = Literal["align", "constrain"]
 class Term(nn.Module):
     """One summand of an objective: reads Embeddings, returns a scalar.
 
-    A subclass says its ``role``, the fields it ``needs``, and its ``formula`` (shown by ``glf methods``). A term
-    with ``reads_raw`` reads the embeddings as the network made them, not as the method's own maps
-    (standardising, whitening) left them. Called with plain tensors, one per view, a term packs them itself:
+    A subclass defines its ``role``, the fields it ``needs``, and its ``formula`` (shown by ``glf methods``). With
+    ``reads_raw`` it reads the embeddings as the network produces them, before the method's own transforms
+    (standardisation, whitening). A term can also be called with plain tensors, one per view:
 
     >>> from glf.align.distance import MSE
     >>> round(float(MSE()(torch.zeros(4, 2), torch.ones(4, 2))), 3)
@@ -29,10 +29,10 @@ class Term(nn.Module):
     formula: ClassVar[str]
     needs: frozenset[str] = frozenset({"z"})
     reads_raw: ClassVar[bool] = False
-    epoch: float = 0.0  # how far training is; set by at, for what is warmed up
+    epoch: float = 0.0  # set by set_epoch, for warm-up schedules
 
     def forward(self, e: Embeddings) -> Scalar:
-        raise NotImplementedError(f"{type(self).__name__} is not a term of its own")
+        raise NotImplementedError(f"{type(self).__name__} has no forward()")
 
     def __call__(self, *views: Embeddings | Tensor, **fields: Tensor | Sequence[Tensor]) -> Scalar:
         given = views[0] if len(views) == 1 else None
@@ -44,20 +44,20 @@ class Term(nn.Module):
 
     @property
     def parts(self) -> "tuple[tuple[float, Term], ...]":
-        """The (weight, term) pairs that this term is made of: itself, unless it is a Sum."""
+        """The (weight, term) pairs of a Sum; of any other term, itself with weight 1."""
         return ((1.0, self),)
 
     def set_epoch(self, epoch: float) -> None:
-        """Tell the term, and those it is made of, how many epochs have passed: for what is warmed up."""
+        """Set the number of epochs trained so far, in fractions, for warm-up schedules."""
         set_epoch(self, epoch)
 
     @property
     def inactive(self) -> bool:
-        """Whether it still waits for a warm-up to end, and is no term yet."""
+        """Whether the term has no effect yet, during its warm-up."""
         return False
 
     def diagnose(self, e: Embeddings) -> dict[str, Tensor]:
-        """Numbers worth logging that are no part of the loss. Called without gradients."""
+        """Values to log besides the loss. Called without gradients."""
         return {}
 
     def __add__(self, other: "Term") -> "Sum":
@@ -71,7 +71,7 @@ class Term(nn.Module):
 
 
 class Tempered(Term):
-    """A term on similarities over a temperature."""
+    """Base class of terms on similarities with a temperature."""
 
     def __init__(self, temperature: float = 0.2) -> None:
         super().__init__()
@@ -106,24 +106,24 @@ class Sum(Term):
 
 
 class EmbeddingTransform(nn.Module):
-    """A constraint that is a map: Embeddings in, Embeddings on the feasible set out."""
+    """Hard constraint: transforms the embeddings before the terms read them (whitening, standardisation, codes)."""
 
     formula: ClassVar[str]
     epoch: float = 0.0
 
     def forward(self, e: Embeddings) -> Embeddings:
-        raise NotImplementedError(f"{type(self).__name__} is not a map of its own")
+        raise NotImplementedError(f"{type(self).__name__} has no forward()")
 
 
 def set_epoch(module: nn.Module, epoch: float) -> None:
-    """Every term and map inside hears how many epochs have passed, in fractions."""
+    """Set the number of epochs trained so far, in fractions, in every term and transform inside."""
     for part in module.modules():
         if isinstance(part, Term | EmbeddingTransform):
             part.epoch = epoch
 
 
 def configuration(module: nn.Module) -> str:
-    """The constructor's named arguments, which are stored under their own names: what repr shows."""
+    """The constructor arguments and their values, for repr: attributes of the same names."""
     parameters = list(inspect.signature(type(module).__init__).parameters.values())[1:]
     names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     values = {name: getattr(module, name) for name in names}
@@ -131,10 +131,10 @@ def configuration(module: nn.Module) -> str:
 
 
 def pack(*views: Embeddings | Tensor, **fields: Tensor | Sequence[Tensor]) -> Embeddings:
-    """Plain tensors, one (batch, dim) per view, as Embeddings: what stand-alone use goes through."""
+    """Embeddings from plain tensors, one (batch, dim) per view, for terms used without an objective."""
     unknown = sorted(set(fields) - set(FIELDS))
     if unknown:
-        raise ValueError(f"unknown field {unknown[0]!r}: a term reads {', '.join(FIELDS)}")
+        raise ValueError(f"unknown field {unknown[0]!r}: a term can read {', '.join(FIELDS)}")
     tensors = [view for view in views if isinstance(view, Tensor)]
     if not tensors or len(tensors) != len(views):
         raise ValueError("call a term with Embeddings, or with one (batch, dim) tensor per view")
@@ -145,26 +145,26 @@ def pack(*views: Embeddings | Tensor, **fields: Tensor | Sequence[Tensor]) -> Em
     batch = tensors[0].shape[0]
     prior = stacked.get("prior")
     if prior is not None and (prior.ndim != 2 or prior.shape[0] != batch):
-        raise ValueError(f"prior must have one row per image ({batch}), not shape {tuple(prior.shape)}")
+        raise ValueError(f"prior must have one feature vector per image ({batch}), not shape {tuple(prior.shape)}")
     return Embeddings(z=torch.stack(tensors), **stacked)
 
 
 def mean(values: Iterable[Tensor]) -> Scalar:
-    """The mean of scalars: terms average over views, so that a third view adds no weight."""
+    """Mean of scalars. Terms average over views, so that a third view adds no weight."""
     return torch.stack(list(values)).mean()
 
 
-def across(student: Tensor, teacher: Tensor) -> list[tuple[int, int]]:
-    """The pairs of a student's view with another view of the teacher, which has the views of full size only.
+def cross_view_pairs(student: Tensor, teacher: Tensor) -> list[tuple[int, int]]:
+    """Pairs of a view of the student and a different view of the teacher, which has the full-size views only.
 
-    >>> across(torch.zeros(3, 1), torch.zeros(2, 1))
+    >>> cross_view_pairs(torch.zeros(3, 1), torch.zeros(2, 1))
     [(0, 1), (1, 0), (2, 0), (2, 1)]
     """
     return [(v, w) for v in range(len(student)) for w in range(len(teacher)) if v != w]
 
 
-def two(views: Tensor, who: str) -> tuple[Tensor, Tensor]:
-    """Both views, or a ValueError: some losses are defined for two and no more."""
+def two_views(views: Tensor, name: str) -> tuple[Tensor, Tensor]:
+    """Both views, or a ValueError: the loss of this name is defined for exactly two."""
     if len(views) != 2:
-        raise ValueError(f"{who} is defined for two views, not for {len(views)}")
+        raise ValueError(f"{name} is defined for two views, not for {len(views)}")
     return views[0], views[1]

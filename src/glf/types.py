@@ -1,4 +1,4 @@
-"""What travels on each arrow: a batch of images, its views, their embeddings, the loss."""
+"""What is passed from stage to stage: a batch of images, its views, their embeddings, the loss."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
@@ -13,69 +13,69 @@ T = TypeVar("T")
 
 
 class Batch(NamedTuple):
-    """What the loader hands over: raw pixels, before any augmentation."""
+    """Output of the data loader: raw pixels, before augmentation."""
 
     images: Tensor  # uint8 (batch, channel, height, width)
-    target: Tensor  # (batch,): -1 where there is no label
+    target: Tensor  # (batch,): class, or -1 without a label
     indices: Tensor  # (batch,): positions in the data set
-    prior: Tensor | None  # (batch, prior): cached rows of f_pre, where a term asks for them
+    prior: Tensor | None  # (batch, prior): cached features of the prior, where a term needs them
 
 
 class Views(NamedTuple):
-    """Augmented views. A NamedTuple, because Lightning moves and collates those."""
+    """Augmented views. A NamedTuple, because Lightning can move and collate those."""
 
-    x: tuple[Tensor, ...]  # one (batch, channel, height, width) in [0, 1] per view; crops may differ in size
-    boxes: Tensor  # (view, batch, 4): x0 y0 x1 y1 in fractions of the image, x0 > x1 when flipped
-    target: Tensor  # (batch,): read by probes and by supervised methods only
+    x: tuple[Tensor, ...]  # per view (batch, channel, height, width) in [0, 1]; crops may differ in size
+    boxes: Tensor  # (view, batch, 4): x0 y0 x1 y1 as fractions of the image, x0 > x1 when flipped
+    target: Tensor  # (batch,): for probes and supervised methods only
     indices: Tensor  # (batch,): positions in the data set
     prior: Tensor | None  # (batch, prior)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Embeddings:
-    """Everything a term may look at; None where nobody asked for it."""
+    """Everything a term may read. The network produces only the fields that some term needs; the others are None."""
 
-    z: Float[Tensor, "view batch dim"]
-    h: Float[Tensor, "view batch feature"] | None = None
-    p: Float[Tensor, "view batch dim"] | None = None
-    teacher: Float[Tensor, "full batch dim"] | None = None  # of the views of full size, which come first
-    generated: Float[Tensor, "view batch dim"] | None = None  # what a generator makes of z, which it does not move
-    maps: Float[Tensor, "view batch cell local"] | None = None  # cells of the backbone's map, row by row, projected
-    boxes: Float[Tensor, "view batch 4"] | None = None  # where the views were cut: x0 y0 x1 y1, x0 > x1 when flipped
+    z: Float[Tensor, "view batch dim"]  # output of the projector
+    h: Float[Tensor, "view batch feature"] | None = None  # features of the backbone
+    p: Float[Tensor, "view batch dim"] | None = None  # output of the predictor
+    teacher: Float[Tensor, "full batch dim"] | None = None  # EMA teacher's z of the full-size views, which come first
+    generated: Float[Tensor, "view batch dim"] | None = None  # a generator's output for (detached) z
+    maps: Float[Tensor, "view batch cell local"] | None = None  # projected cells of the feature map, row by row
+    boxes: Float[Tensor, "view batch 4"] | None = None  # crops of the views: x0 y0 x1 y1, x0 > x1 when flipped
     scores: Float[Tensor, "view batch class"] | None = None  # of a linear classifier
-    target: Int[Tensor, " batch"] | None = None
-    indices: Int[Tensor, " batch"] | None = None
-    prior: Float[Tensor, "batch prior"] | None = None
-    prototypes: Float[Tensor, "prototype dim"] | None = None  # parameters, of unit length
-    queue: Float[Tensor, "full entry dim"] | None = None  # what a method's memory holds; added by its map
-    codes: Float[Tensor, "full batch prototype"] | None = None  # soft assignments; added by a method's map
-    _shared: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    target: Int[Tensor, " batch"] | None = None  # class of each image
+    indices: Int[Tensor, " batch"] | None = None  # positions in the data set
+    prior: Float[Tensor, "batch prior"] | None = None  # features of the prior, a frozen reference encoder
+    prototypes: Float[Tensor, "prototype dim"] | None = None  # parameters, unit vectors
+    queue: Float[Tensor, "full entry dim"] | None = None  # entries of a method's memory; added by FromQueue
+    codes: Float[Tensor, "full batch prototype"] | None = None  # soft assignments to prototypes; added by Codes
+    _cache: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def cached(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """A quantity that several terms use, computed by the first that asks.
+        """A quantity that several terms use, computed on the first call.
 
-        What was computed without gradients, for a diagnosis, is not handed to a loss.
+        Values computed with and without gradients are kept apart, so that a diagnosis never feeds a loss.
         """
         key = (key, torch.is_grad_enabled())
-        if key not in self._shared:
-            self._shared[key] = compute()
-        value: T = self._shared[key]
+        if key not in self._cache:
+            self._cache[key] = compute()
+        value: T = self._cache[key]
         return value
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Embeddings":
-        """The same function on every tensor that is there."""
+        """Apply a function to every tensor that is present."""
         present = {name: getattr(self, name) for name in FIELDS if getattr(self, name) is not None}
         changed: dict[str, Any] = {name: function(value) for name, value in present.items()}
         return replace(self, **changed)
 
     def in_full_precision(self) -> "Embeddings":
-        """Half precision becomes float32: statistics of a batch need its digits. float64 stays."""
+        """Half precision as float32, because batch statistics need its digits. float64 stays float64."""
         if not any(getattr(getattr(self, name), "dtype", None) in HALF for name in FIELDS):
-            return self  # with what has been computed of it
+            return self  # keeps the cache
         return self.map(lambda x: x.float() if x.dtype in HALF else x)
 
     def require(self, name: str) -> Tensor:
-        """The field, or a ValueError that says who should have provided it."""
+        """The field, or a ValueError that says how to provide it."""
         value = getattr(self, name)
         if value is None:
             raise ValueError(f"this term reads {name!r}, which was not given: {_ADVICE.get(name, '')}")
@@ -84,28 +84,28 @@ class Embeddings:
 
 
 HALF = (torch.float16, torch.bfloat16)
-# The dimension of the batch in what the network hands over; prototypes are parameters and have none.
+# Dimension of the batch in each field that the network produces; prototypes are parameters and have none.
 BATCH_DIM: dict[str, int | None] = {
     "z": 1, "h": 1, "p": 1, "teacher": 1, "generated": 1, "maps": 1, "boxes": 1, "scores": 1,
     "target": 0, "indices": 0, "prior": 0,
     "prototypes": None,
 }  # fmt: skip
-LEARNT = ("z", "h", "p", "generated", "maps", "scores", "prototypes")  # those that a loss has a gradient at
-GIVEN = tuple(BATCH_DIM)  # fields that come from the network; maps of the objective add the others
+LEARNT = ("z", "h", "p", "generated", "maps", "scores", "prototypes")  # fields at which a loss has a gradient
+GIVEN = tuple(BATCH_DIM)  # fields that the network produces; transforms of the objective add the others
 FIELDS = (*GIVEN, "queue", "codes")
 _ADVICE = {
-    "prior": "pass prior=... (one row of a frozen encoder's features per image; in pretraining, --prior)",
+    "prior": "pass prior=... (a frozen encoder's features, one vector per image; in pretraining, --prior)",
     "p": "pass p=... (the predictor's output, one (batch, dim) per view)",
-    "teacher": "pass teacher=... (the momentum encoder's output, one (batch, dim) per view)",
+    "teacher": "pass teacher=... (the EMA teacher's output, one (batch, dim) per view)",
     "target": "pass target=... (a class per image; in pretraining, data with labels)",
-    "queue": "the method's map FromQueue adds it",
-    "codes": "the method's map Codes adds it",
+    "queue": "the transform FromQueue adds it",
+    "codes": "the transform Codes adds it",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """A total and the weighted contributions that add up to it, by part and by term."""
+    """A total, and the weighted contributions that add up to it, by part and by term."""
 
     total: Scalar
     align: dict[str, Scalar]

@@ -5,14 +5,12 @@ import pytest
 
 import reference
 from glf.align.distance import MSE, Cosine, Diagonal, cosine, diagonal, mse
-from glf.similarity import cross_correlation
 from glf.types import Embeddings
 from reference import draw
 
 OF_TWO_VIEWS = {
     "mse": (mse, reference.mse),
     "cosine": (partial(cosine, temperature=0.3), partial(reference.cosine, temperature=0.3)),
-    "cross_correlation": (cross_correlation, reference.cross_correlation),
 }
 
 

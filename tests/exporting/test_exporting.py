@@ -19,7 +19,7 @@ from glf.data.sources import load
 from glf.evaluation.probes import linear_probe
 from glf.exporting.loading_code import WEIGHTS, safetensors_recipe
 from glf.exporting.write import Exported, check, export
-from glf.measure.neighbours import nearest_neighbours
+from glf.measure.knn import knn_predict
 from glf.nn.backbone import Backbone
 from glf.nn.features import resize_to
 from glf.nn.weights import load_backbone, save_backbone
@@ -185,7 +185,7 @@ def test_a_probe_through_the_file_is_the_probe_through_the_run(
                 rows.append(encoder(x))
             labels.append(torch.from_numpy(images.targets[:count]).long())
         logits = linear_probe(rows[0], labels[0], rows[1], classes=10, epochs=50)[0]
-        right = (logits.argmax(1) == labels[1], nearest_neighbours(rows[0], labels[0], rows[1]) == labels[1])
+        right = (logits.argmax(1) == labels[1], knn_predict(rows[0], labels[0], rows[1]) == labels[1])
         found[encoder] = [float(one.float().mean()) for one in right]
     assert found[backbone] == found[through_the_file]
     assert min(found[backbone]) > 0.2  # of ten classes, even an untrained network tells some apart

@@ -1,4 +1,4 @@
-"""The shape of clouds whose shape is known."""
+"""Measures of geometry against loops and known distributions."""
 
 import math
 
@@ -11,42 +11,42 @@ from glf.measure.geometry import alignment, effective_rank, rank_me, spectrum, s
 from reference import cos, draw
 
 
-def cloud(samples: int, dim: int, deviations: list[float], seed: int = 0) -> Tensor:
-    """Centred, with these singular values exactly."""
-    k = len(deviations)
+def cloud(samples: int, dim: int, values: list[float], seed: int = 0) -> Tensor:
+    """Centred samples with exactly these singular values."""
+    k = len(values)
     left = draw(samples, k, seed=seed)
     u, _ = torch.linalg.qr(left - left.mean(0))
     v, _ = torch.linalg.qr(draw(dim, k, seed=seed + 1))
-    return u @ torch.diag(torch.tensor(deviations, dtype=torch.float64)) @ v.T
+    return u @ torch.diag(torch.tensor(values, dtype=torch.float64)) @ v.T
 
 
-def rank_of(deviations: list[float]) -> float:
-    total = sum(s**2 for s in deviations)
-    return math.exp(-sum(s**2 / total * math.log(s**2 / total) for s in deviations))
+def rank_of(values: list[float]) -> float:
+    total = sum(s**2 for s in values)
+    return math.exp(-sum(s**2 / total * math.log(s**2 / total) for s in values))
 
 
 @pytest.mark.parametrize(
     ("samples", "dim"), [(50, 8), (9, 8), (8, 8), (6, 40)], ids=["more", "one more", "as many", "fewer"]
 )
-@pytest.mark.parametrize("deviations", [[3.0], [2.0] * 5, [5.0, 3.0, 1.0, 0.2], [1.0, 1e-9]], ids=str)
-def test_the_effective_rank_of_a_known_spectrum(samples, dim, deviations):
-    expected = rank_of(deviations)
-    features = cloud(samples, dim, deviations)
+@pytest.mark.parametrize("values", [[3.0], [2.0] * 5, [5.0, 3.0, 1.0, 0.2], [1.0, 1e-9]], ids=str)
+def test_the_effective_rank_of_a_known_spectrum(samples, dim, values):
+    expected = rank_of(values)
+    features = cloud(samples, dim, values)
     assert effective_rank(features) == pytest.approx(expected, abs=1e-3)
     assert effective_rank(features * 1e-3 + draw(dim, seed=9)) == pytest.approx(expected, abs=1e-3)
     assert effective_rank(features.float() + 2) == pytest.approx(expected, abs=1e-3)
 
 
-def test_the_effective_rank_is_at_most_what_there_can_be():
+def test_the_effective_rank_is_at_most_the_possible_rank():
     assert 15.5 < effective_rank(draw(4000, 16)) <= 16
     assert 4.5 < effective_rank(draw(6, 4000)) <= 5
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, 0.1, 1e3, -7.7e-5])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_constant_cloud_has_neither_rank_nor_spread(value, dtype):
-    row = value * (1 + draw(12, seed=3).abs()).to(dtype)
-    features = row.expand(257, 12)
+def test_constant_features_have_neither_rank_nor_spread(value, dtype):
+    vector = value * (1 + draw(12, seed=3).abs()).to(dtype)
+    features = vector.expand(257, 12)
     assert effective_rank(features) == 0
     assert spread(features) == 0
 
@@ -54,10 +54,10 @@ def test_a_constant_cloud_has_neither_rank_nor_spread(value, dtype):
 def test_spread():
     uniform = draw(4000, 16)
     assert spread(uniform) == pytest.approx(1, abs=0.02)
-    assert spread(uniform * draw(4000, 1, seed=1).abs()) == spread(uniform), "lengths do not count"
+    assert spread(uniform * draw(4000, 1, seed=1).abs()) == spread(uniform), "lengths do not matter"
     assert spread(torch.eye(4).repeat(2, 1) * torch.tensor([1.0, -1.0]).repeat_interleave(4).unsqueeze(1)) == 1
     two_poles = torch.tensor([[1.0, 0, 0, 0], [-1.0, 0, 0, 0]])
-    assert spread(two_poles) == 0.5, "one of four directions, mean deviation 1/4, times the root of 4"
+    assert spread(two_poles) == 0.5, "one of four directions, mean standard deviation 1/4, times the root of 4"
     assert 0 < spread(uniform + 10) < 0.15
 
 
@@ -77,10 +77,10 @@ def test_rank_me_of_a_known_spectrum(samples, dim, values):
     assert rank_me(features) == pytest.approx(expected, rel=1e-9)
     assert rank_me(1e-6 * features) == pytest.approx(expected, rel=1e-9), "scale-free"
     turned, _ = torch.linalg.qr(draw(dim, dim, seed=7))
-    assert rank_me((features @ turned).flip(0)) == pytest.approx(expected, rel=1e-9), "free of rotation and order"
+    assert rank_me((features @ turned).flip(0)) == pytest.approx(expected, rel=1e-9), "rotation, order"
 
 
-def test_rank_me_is_about_the_origin_and_the_effective_rank_about_the_mean():
+def test_rank_me_is_not_centred_and_the_effective_rank_is():
     features = draw(400, 10)
     assert 9.9 < rank_me(features) <= 10
     assert rank_me(features + 100) < 1.3
@@ -90,7 +90,7 @@ def test_rank_me_is_about_the_origin_and_the_effective_rank_about_the_mean():
     assert rank_me(torch.eye(3)[:2]) == pytest.approx(2)
 
 
-def test_ranks_of_real_pixels_are_those_of_the_covariances():
+def test_ranks_of_real_pixels_match_the_eigenvalues():
     x = pixels(300)
     for features in (x, x[:60]):
         values = torch.linalg.eigvalsh(features @ features.T).clamp_min(0).sqrt()
@@ -105,7 +105,7 @@ def pixels(count: int) -> Tensor:
     return torch.from_numpy(load("fashion-mini", "test").pixels[:count].reshape(count, -1) / 255.0)
 
 
-def test_alignment_is_that_of_a_loop():
+def test_alignment_equals_a_loop():
     a, b = draw(9, 5), draw(9, 5, seed=1)
     expected = sum(2 - 2 * float(cos(x, y)) for x, y in zip(a, b, strict=True)) / 9
     assert alignment(a, b) == pytest.approx(expected, rel=1e-12)
@@ -122,20 +122,20 @@ def potential_of_pairs(x: Tensor, t: float) -> float:
 
 
 @pytest.mark.parametrize("t", [2.0, 0.3, 5.0])
-def test_uniformity_is_that_of_a_loop(t):
+def test_uniformity_equals_a_loop(t):
     for x in (draw(13, 4), pixels(13)):
         expected = potential_of_pairs(x, t)
         assert uniformity(x, t) == pytest.approx(expected, rel=1e-11)
-        assert uniformity(x.flip(0) * 3, t) == pytest.approx(expected, rel=1e-11), "free of order and lengths"
+        assert uniformity(x.flip(0) * 3, t) == pytest.approx(expected, rel=1e-11), "independent of order and lengths"
     turned, _ = torch.linalg.qr(draw(4, 4, seed=7))
     x = draw(13, 4)
     assert uniformity(x @ turned, t) == pytest.approx(uniformity(x, t), rel=1e-11)
 
 
-def test_uniformity_of_known_clouds():
+def test_uniformity_of_known_distributions():
     assert uniformity(torch.ones(5, 3)) == pytest.approx(0, abs=1e-12)
     assert uniformity(torch.eye(6), t=2) == pytest.approx(-4)
-    assert uniformity(torch.tensor([[1.0, 0], [-1.0, 0]]), t=500) == pytest.approx(-2000), "exp would be 0 long before"
+    assert uniformity(torch.tensor([[1.0, 0], [-1.0, 0]]), t=500) == pytest.approx(-2000), "exp would underflow to 0"
     circle = torch.linspace(0, 2 * math.pi, 2001, dtype=torch.float64)[:-1]
     even = torch.stack((circle.cos(), circle.sin()), 1)
     # The mean of exp(-t(2 - 2 cos)) over the circle is exp(-2t) I0(2t); one pair in 2000 is a point with itself.
@@ -143,15 +143,15 @@ def test_uniformity_of_known_clouds():
     assert uniformity(even) == pytest.approx(expected, rel=1e-10)
 
 
-@pytest.mark.parametrize("rows", [1, 7, 64, 199, 200])
-def test_blocks_change_nothing(monkeypatch, rows):
+@pytest.mark.parametrize("size", [1, 7, 64, 199, 200])
+def test_the_block_size_changes_nothing(monkeypatch, size):
     x, y = draw(200, 24), draw(200, 24, seed=1)
     whole = effective_rank(x), rank_me(x), alignment(x, y), uniformity(x)
-    monkeypatch.setattr("glf.measure.blocks.ROWS", rows)
+    monkeypatch.setattr("glf.measure.blocks.BLOCK_SIZE", size)
     assert (effective_rank(x), rank_me(x), alignment(x, y), uniformity(x)) == pytest.approx(whole, rel=1e-11)
 
 
-def test_single_precision_is_measured_in_double():
+def test_single_precision_is_computed_in_double():
     x, y = draw(300, 8).float(), draw(300, 8, seed=1).float()
     assert rank_me(x) == rank_me(x.double())
     assert uniformity(x) == uniformity(x.double())
@@ -162,19 +162,19 @@ def test_single_precision_is_measured_in_double():
     assert 0 < exact < 1e-7
 
 
-def test_what_cannot_be_measured_is_said():
-    with pytest.raises(ValueError, match="pairs of samples, there is 1: give at least 2"):
+def test_invalid_features_are_an_error():
+    with pytest.raises(ValueError, match="uniformity needs at least 2 samples, not 1"):
         uniformity(torch.ones(1, 3))
     bad = draw(3000, 3)
     bad[2500, 1] = torch.nan
     for measure in (effective_rank, rank_me, uniformity):
-        with pytest.raises(ValueError, match="row 2500 of the features is not finite"):
+        with pytest.raises(ValueError, match="feature vector 2500 is not finite"):
             measure(bad)
     with pytest.raises(ValueError, match="not finite"):
         alignment(bad, bad)
 
 
-def test_the_spectrum_is_the_share_of_each_direction() -> None:
+def test_the_spectrum_has_the_share_of_each_direction() -> None:
     found = spectrum(cloud(50, 8, [3.0, 1.0, 2.0]))
     torch.testing.assert_close(found[:3], torch.tensor([9.0, 4.0, 1.0], dtype=torch.float64) / 14)
     assert float(found[3:].abs().max()) < 1e-12

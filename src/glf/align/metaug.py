@@ -1,6 +1,6 @@
 """MetAug's optimisation-unified contrast, and features that a generator adds to it."""
 
-from glf.similarity import unified_of
+from glf.similarity import unified_log_sums_of
 from glf.terms import Term
 from glf.types import Embeddings, Scalar
 
@@ -20,4 +20,4 @@ class UnifiedMatch(Term):
         self.needs = frozenset({"z", "generated"}) if generated else frozenset({"z"})
 
     def forward(self, e: Embeddings) -> Scalar:
-        return unified_of(e, self.sharpness, self.generated)[0].mean()
+        return unified_log_sums_of(e, self.sharpness, self.generated)[0].mean()

@@ -3,7 +3,7 @@
 from itertools import permutations
 
 from glf.align.distance import cosine, unit_distance
-from glf.terms import Tempered, Term, across, mean
+from glf.terms import Tempered, Term, cross_view_pairs, mean
 from glf.types import Embeddings, Scalar
 
 
@@ -27,7 +27,7 @@ class PredictTeacher(Term):
 
     def forward(self, e: Embeddings) -> Scalar:
         p, teacher = e.require("p"), e.require("teacher").detach()
-        return mean(self.distance(p[v], teacher[w]) for v, w in across(p, teacher))
+        return mean(self.distance(p[v], teacher[w]) for v, w in cross_view_pairs(p, teacher))
 
 
 class PredictTeacherCosine(PredictTeacher):
@@ -45,4 +45,4 @@ class MatchTeacher(Tempered):
 
     def forward(self, e: Embeddings) -> Scalar:
         teacher = e.require("teacher").detach()
-        return mean(cosine(e.z[v], teacher[w], self.temperature) for v, w in across(e.z, teacher))
+        return mean(cosine(e.z[v], teacher[w], self.temperature) for v, w in cross_view_pairs(e.z, teacher))

@@ -4,16 +4,16 @@ from itertools import permutations
 
 from glf.nn.memory import Clusters
 from glf.similarity import (
-    assignments,
-    divergence,
     expected_similarity,
+    kl_divergence,
+    own_clusters,
     similarities,
-    to_clusters,
-    to_prototypes,
-    to_queue,
-    to_teacher,
+    similarities_to_clusters,
+    similarities_to_prototypes,
+    similarities_to_queue,
+    similarities_to_teacher,
 )
-from glf.terms import Tempered, Term, across, mean
+from glf.terms import Tempered, Term, cross_view_pairs, mean
 from glf.types import Embeddings, Scalar
 
 
@@ -35,7 +35,7 @@ class Relation(Term):
         if len(e.require("teacher")) != len(e.z):
             raise ValueError("relations are taught by the last view, which must be of full size: not with small crops")
         weights = similarities(e.require("teacher")[-1].detach(), e.require("queue")[-1], self.sharp).softmax(-1)
-        return mean(expected_similarity(weights, logits) for logits in to_queue(e, self.temperature))
+        return mean(expected_similarity(weights, logits) for logits in similarities_to_queue(e, self.temperature))
 
 
 class SwappedPrediction(Tempered):
@@ -49,8 +49,8 @@ class SwappedPrediction(Tempered):
     needs = frozenset({"z", "prototypes"})
 
     def forward(self, e: Embeddings) -> Scalar:
-        codes, logits = e.require("codes"), to_prototypes(e, self.temperature)
-        return mean(expected_similarity(codes[w], logits[v]) for v, w in across(e.z, codes))
+        codes, logits = e.require("codes"), similarities_to_prototypes(e, self.temperature)
+        return mean(expected_similarity(codes[w], logits[v]) for v, w in cross_view_pairs(e.z, codes))
 
 
 class ClusterMatch(Term):
@@ -74,8 +74,8 @@ class ClusterMatch(Term):
         c, row = self.clusters, e.require("indices")
         if not c.ready:
             return 0.0 * e.z.sum()
-        own = assignments(c, row)
-        return mean(-logits.gather(1, own).mean() for logits in to_clusters(e, c))
+        own = own_clusters(c, row)
+        return mean(-logits.gather(1, own).mean() for logits in similarities_to_clusters(e, c))
 
 
 class Invariance(Tempered):
@@ -90,5 +90,5 @@ class Invariance(Tempered):
     needs = frozenset({"z", "teacher"})
 
     def forward(self, e: Embeddings) -> Scalar:
-        logits = to_teacher(e, self.temperature)
-        return mean(divergence(logits[a], logits[b]) for a, b in permutations(logits, 2))
+        logits = similarities_to_teacher(e, self.temperature)
+        return mean(kl_divergence(logits[a], logits[b]) for a, b in permutations(logits, 2))

@@ -8,10 +8,16 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from glf.constrain.adc.kernels import off_diagonal
 from glf.nn.memory import Clusters, Queue
-from glf.similarity import similarities, to_clusters, to_prototypes, to_queue, to_teacher
-from glf.terms import EmbeddingTransform, Tempered, Term, across, mean, two
+from glf.similarity import (
+    off_diagonal,
+    similarities,
+    similarities_to_clusters,
+    similarities_to_prototypes,
+    similarities_to_queue,
+    similarities_to_teacher,
+)
+from glf.terms import EmbeddingTransform, Tempered, Term, cross_view_pairs, mean, two_views
 from glf.types import Embeddings, Scalar
 
 
@@ -88,7 +94,7 @@ class DebiasedPartition(Term):
         self.temperature, self.same, self.hardness = temperature, same, hardness
 
     def forward(self, e: Embeddings) -> Scalar:
-        return debiased_partition(*two(e.z, self.name), self.temperature, self.same, self.hardness)
+        return debiased_partition(*two_views(e.z, self.name), self.temperature, self.same, self.hardness)
 
 
 def polarisation(z: Float[Tensor, "sample dim"], near: float, far: float) -> Scalar:
@@ -165,7 +171,7 @@ class QueuePartition(Tempered):
 
     def forward(self, e: Embeddings) -> Scalar:
         teacher, queue = e.require("teacher").detach(), e.require("queue")
-        pairs = across(e.z, teacher)
+        pairs = cross_view_pairs(e.z, teacher)
         return mean(queue_partition(e.z[v], teacher[w], queue[w], self.temperature) for v, w in pairs)
 
 
@@ -186,7 +192,7 @@ class RelationPartition(Tempered):
     name, role, formula = "relation_partition", "constrain", "log sum_j exp(cos(z, q_j) / temperature)"
 
     def forward(self, e: Embeddings) -> Scalar:
-        return mean(entry_partition(logits) for logits in to_queue(e, self.temperature))
+        return mean(entry_partition(logits) for logits in similarities_to_queue(e, self.temperature))
 
 
 class TeacherPartition(Tempered):
@@ -196,7 +202,7 @@ class TeacherPartition(Tempered):
     needs = frozenset({"z", "teacher"})
 
     def forward(self, e: Embeddings) -> Scalar:
-        return mean(entry_partition(logits) for logits in to_teacher(e, self.temperature).values())
+        return mean(entry_partition(logits) for logits in similarities_to_teacher(e, self.temperature).values())
 
 
 class ClassPartition(Term):
@@ -216,8 +222,8 @@ class PrototypePartition(Tempered):
     needs = frozenset({"z", "prototypes"})
 
     def forward(self, e: Embeddings) -> Scalar:
-        values = [entry_partition(logits) for logits in to_prototypes(e, self.temperature)]
-        return mean(values[v] for v, _ in across(e.z, e.require("codes")))
+        values = [entry_partition(logits) for logits in similarities_to_prototypes(e, self.temperature)]
+        return mean(values[v] for v, _ in cross_view_pairs(e.z, e.require("codes")))
 
 
 class ClusterPartition(Term):
@@ -237,5 +243,5 @@ class ClusterPartition(Term):
         c = self.clusters
         if not c.ready:
             return 0.0 * e.z.sum()
-        kinds = [torch.split(logits, list(c.counts), dim=1) for logits in to_clusters(e, c)]
+        kinds = [torch.split(logits, list(c.counts), dim=1) for logits in similarities_to_clusters(e, c)]
         return mean(entry_partition(logits) for kind in kinds for logits in kind)

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glf.nn.memory import RunningMoments
-from glf.terms import Term, across, mean
+from glf.terms import Term, cross_view_pairs, mean
 from glf.types import Embeddings, Scalar
 
 
@@ -73,7 +73,7 @@ class CodingLength(Term):
     def forward(self, e: Embeddings) -> Scalar:
         p, teacher = e.require("p"), e.require("teacher").detach()
         slack = 8 - 7 * min(1.0, self.epoch / self.warmup_epochs) if self.warmup_epochs else 1.0
-        pairs = across(p, teacher)
+        pairs = cross_view_pairs(p, teacher)
         return mean(coding_length(p[v], teacher[w], self.distortion, self.order, slack) for v, w in pairs)
 
 

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from glf.similarity import unified_loss, unified_of
+from glf.similarity import unified_log_sums_of, unified_loss
 from glf.terms import Term
 from glf.types import Embeddings, Scalar
 
@@ -31,7 +31,7 @@ class UnifiedPartition(Term):
         self.needs = frozenset({"z", "generated"}) if generated else frozenset({"z"})
 
     def forward(self, e: Embeddings) -> Scalar:
-        attracting, repelling = unified_of(e, self.sharpness, self.generated)
+        attracting, repelling = unified_log_sums_of(e, self.sharpness, self.generated)
         value = (repelling + F.softplus(-(attracting + repelling))).mean()
         if self.generated and torch.is_grad_enabled():
             outlook = looked_ahead(e.z, e.require("generated"), self.sharpness, self.step)

@@ -10,8 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from glf.constrain.adc.kernels import off_diagonal
-from glf.similarity import Local, correlation_of_views
+from glf.similarity import MatchedCells, correlation_of_views, off_diagonal
 from glf.terms import EmbeddingTransform, Term, mean
 from glf.types import Embeddings, Scalar
 
@@ -121,19 +120,19 @@ class Redundancy(Term):
         return mean(redundancy(correlation_of_views(e, v, w)) for v, w in pairs)
 
 
-class LocalVariance(Local):
+class LocalVariance(MatchedCells):
     """Every dimension of every match keeps its spread over the batch."""
 
     name, role, formula = "local_variance", "constrain", "max(0, 1 - std map^j)"
 
     def forward(self, e: Embeddings) -> Scalar:
-        return 2 * mean(variance(x) for pair in self.sets(e) for x in pair)
+        return 2 * mean(variance(x) for pair in self.matches(e) for x in pair)
 
 
-class LocalCovariance(Local):
+class LocalCovariance(MatchedCells):
     """Different dimensions of a match are uncorrelated over the batch."""
 
     name, role, formula = "local_covariance", "constrain", "sum_{i != j} Cov(map)_ij^2 / d"
 
     def forward(self, e: Embeddings) -> Scalar:
-        return 2 * mean(covariance(x) for pair in self.sets(e) for x in pair)
+        return 2 * mean(covariance(x) for pair in self.matches(e) for x in pair)

@@ -1,1 +1,1 @@
-"""Features in, numbers out: pure functions that training's probe and evaluation both call."""
+"""Measures of features: pure functions that evaluation and the online probe of training share."""

@@ -1,6 +1,7 @@
-"""The shape of a batch of embeddings while it trains: tensors in, tensors out, nothing waits for the device."""
-# MERGED DOCS:
-# | """Where training first was not finite: noted on the device at every step, read only when somebody asks."""
+"""Statistics of a training batch for `glf doctor`: geometry of z, and the first step that was not finite.
+
+Everything stays on the device: nothing here waits for it, except ``NonFiniteTracker.steps``.
+"""
 
 import math
 from collections.abc import Mapping
@@ -12,18 +13,19 @@ from torch.nn import functional as F
 
 from glf.types import Embeddings, Scalar
 
-IMAGES = 512  # of a batch are enough for its shape, and bound what a logged step costs
-TWIN = 0.01  # of the mean squared distance: two images at a tenth of the usual distance are one point
-FAR = 0.25  # likewise: from half of the usual distance on they are apart
+MAX_IMAGES = 512  # of a batch: enough for its statistics, and bounds the cost of a logged step
+TWIN = 0.01  # of the mean squared distance: two images within a tenth of the usual distance count as one point
+FAR = 0.25  # of the mean squared distance: two images beyond half of the usual distance are far apart
+NO_STEP = 2**62
 
 
 @torch.no_grad()
-def shape(e: Embeddings) -> dict[str, Tensor]:
-    """What the doctor reads of a logged step: scale, spread, rank and clumping of z, and the prototypes in use."""
-    z = e.z[0, :IMAGES].float()
+def embedding_statistics(e: Embeddings) -> dict[str, Tensor]:
+    """Scale, spread, rank and clumping of z, and the share of prototypes in use, for a line of metrics.jsonl."""
+    z = e.z[0, :MAX_IMAGES].float()
     gram = centred_gram(F.normalize(z, dim=1))
     twins, between = clumping(gram)
-    found = {"z/scale": scale(z), "z/spread": spread(z), "z/twins": twins, "z/between": between}
+    found = {"z/scale": scale(z), "z/spread": relative_spread(z), "z/twins": twins, "z/between": between}
     if len(z) >= 4:
         found["z/rank"] = participation(gram, z.shape[1])
     if e.prototypes is not None:
@@ -32,7 +34,7 @@ def shape(e: Embeddings) -> dict[str, Tensor]:
 
 
 def scale(z: Float[Tensor, "sample dim"]) -> Scalar:
-    """Root mean square of the entries, as the network made them.
+    """Root mean square of the entries.
 
     >>> float(scale(torch.tensor([[3.0, -3.0], [3.0, 3.0]])))
     3.0
@@ -40,37 +42,37 @@ def scale(z: Float[Tensor, "sample dim"]) -> Scalar:
     return z.pow(2).mean().sqrt()
 
 
-def spread(z: Float[Tensor, "sample dim"]) -> Scalar:
-    """Standard deviation of unit features, relative to that of a uniform cloud: 1 is spread out, 0 is collapsed.
+def relative_spread(z: Float[Tensor, "sample dim"]) -> Scalar:
+    """Standard deviation of unit features relative to the uniform distribution: 1 is spread out, 0 is collapsed.
 
-    >>> round(float(spread(torch.tensor([[1.0, 0.0], [-5.0, 0.0], [0.0, 2.0], [0.0, -1.0]]))), 4)
+    >>> round(float(relative_spread(torch.tensor([[1.0, 0.0], [-5.0, 0.0], [0.0, 2.0], [0.0, -1.0]]))), 4)
     1.0
     """
-    deviation: Tensor = F.normalize(z, dim=1).std(0, unbiased=False).mean()
-    return deviation * math.sqrt(z.shape[1])
+    std: Tensor = F.normalize(z, dim=1).std(0, unbiased=False).mean()
+    return std * math.sqrt(z.shape[1])
 
 
 def centred_gram(z: Float[Tensor, "sample dim"]) -> Float[Tensor, "sample sample"]:
-    """Inner products of the rows about their mean."""
+    """Inner products of the centred samples."""
     centred = z - z.mean(0)
     return centred @ centred.T
 
 
 def participation(gram: Float[Tensor, "sample sample"], width: int) -> Scalar:
-    r"""The effective rank of the covariance behind the samples, of order two, without the bias of few samples.
+    r"""Effective rank (of order two) of the population's covariance, without the bias of a small sample.
 
     .. math:: (\mathrm{tr}\, C)^2 / \mathrm{tr}\, C^2
 
-    of the population's covariance C, between 1 and the width. A sample's own spectrum has at most n - 1 values, and its
-    rank tells more about n than about C where n is below the width; so numerator and denominator are each estimated
-    without bias, whatever the distribution, from the centred Gram matrix of n >= 4 samples.
+    Between 1 and the width. The spectrum of the sample itself has at most n - 1 values, so its rank depends more on n
+    than on C where n is below the width. Numerator and denominator are therefore estimated without bias, for any
+    distribution, from the centred Gram matrix of n >= 4 samples.
 
     Reference: Himeno and Yamada 2014, Estimations for some functions of covariance matrix in high dimension under
     non-normality, for both traces.
-    Differs from the paper: their quotient is kept within the width.
+    Differs from the paper: the quotient is at most the width.
 
     >>> gram = centred_gram(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [2.0, 0.0], [-2.0, 0.0]]))
-    >>> round(float(participation(gram, width=2)), 4)  # all on one line
+    >>> round(float(participation(gram, width=2)), 4)  # all on a line
     1.0
     """
     n = len(gram)
@@ -86,9 +88,9 @@ def participation(gram: Float[Tensor, "sample sample"], width: int) -> Scalar:
 
 
 def clumping(gram: Float[Tensor, "sample sample"]) -> tuple[Scalar, Scalar]:
-    """The share of samples that have a twin, and the share of pairs that are neither twins nor far apart.
+    """Share of samples with a twin, and share of pairs that are neither twins nor far apart.
 
-    Few points have all of the first and nothing of the second; a line has both, an even cloud neither.
+    Embeddings that have collapsed to a few points have (1, 0); on a line both are above 0; a uniform cloud has (0, 0).
 
     >>> twins, between = clumping(centred_gram(torch.tensor([[0.0], [0.0], [1.0], [1.0]])))
     >>> float(twins), float(between)
@@ -105,11 +107,11 @@ def clumping(gram: Float[Tensor, "sample sample"]) -> tuple[Scalar, Scalar]:
 
 
 def prototypes_used(z: Float[Tensor, "sample dim"], prototypes: Float[Tensor, "prototype dim"]) -> Scalar:
-    r"""How many prototypes are the nearest of some sample, relative to what as many even draws would hit.
+    r"""Number of prototypes nearest to some sample, relative to its expectation for uniform assignments.
 
     .. math:: \frac{\#\{\arg\max_k \cos(z_i, c_k)\}}{K (1 - (1 - 1/K)^n)}
 
-    >>> round(float(prototypes_used(torch.tensor([[1.0, 0.0], [2.0, 0.1]]), torch.eye(2))), 4)  # 1 of the usual 1.5
+    >>> round(float(prototypes_used(torch.tensor([[1.0, 0.0], [2.0, 0.1]]), torch.eye(2))), 4)  # 1, expected 1.5
     0.6667
     """
     nearest = (F.normalize(z, dim=1) @ F.normalize(prototypes, dim=1).T).argmax(1)
@@ -118,16 +120,13 @@ def prototypes_used(z: Float[Tensor, "sample dim"], prototypes: Float[Tensor, "p
     return hit / (count * (1 - (1 - 1 / count) ** len(z)))
 
 
-NEVER = 2**62
-
-
 class NonFiniteTracker:
-    """The first step at which each of some tensors was not finite.
+    """First step at which each of several tensors was not finite.
 
-    >>> bad = FirstBad()
+    >>> tracker = NonFiniteTracker()
     >>> for step, value in enumerate((1.0, torch.inf, torch.nan)):
-    ...     bad.note(step, {"z": torch.ones(2, 2), "align/cosine": torch.tensor(value)})
-    >>> bad.steps()
+    ...     tracker.note(step, {"z": torch.ones(2, 2), "align/cosine": torch.tensor(value)})
+    >>> tracker.steps()
     {'align/cosine': 1}
     """
 
@@ -135,13 +134,13 @@ class NonFiniteTracker:
         self.first: dict[tuple[str, ...], Tensor] = {}
 
     def note(self, step: int, values: Mapping[str, Tensor]) -> None:
-        """A few operations on as many numbers as there are tensors; the same names together at every step."""
+        """Check the tensors of this step, on the device. Pass the same names together at every step."""
         numbers = [value.detach().abs().amax() if value.ndim else value.detach() for value in values.values()]
-        now = torch.where(torch.stack([number.float() for number in numbers]).isfinite(), NEVER, step)
+        now = torch.where(torch.stack([number.float() for number in numbers]).isfinite(), NO_STEP, step)
         names = tuple(values)
         self.first[names] = torch.minimum(self.first[names], now) if names in self.first else now
 
     def steps(self) -> dict[str, int]:
-        """Those that have been bad, and since when. This waits for the device."""
+        """First non-finite step of each tensor that had one. Waits for the device."""
         found = {n: s for names, first in self.first.items() for n, s in zip(names, first.tolist(), strict=True)}
-        return {name: step for name, step in found.items() if step < NEVER}
+        return {name: step for name, step in found.items() if step < NO_STEP}

@@ -1,4 +1,4 @@
-"""Rows in double precision, a block at a time: no copy of all features is ever made."""
+"""Features in double precision, block by block, so that a double-precision copy of all features is never made."""
 
 from collections.abc import Iterator
 
@@ -6,24 +6,24 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-ROWS = 2048  # a pair of blocks has 32 MB of similarities
+BLOCK_SIZE = 2048  # the similarities of two blocks take 32 MB
 
 
-def blocks(features: Float[Tensor, "sample dim"]) -> Iterator[tuple[slice, Float[Tensor, "row dim"]]]:
-    """Which rows, and those rows in float64; in order.
+def blocks(features: Float[Tensor, "sample dim"]) -> Iterator[tuple[slice, Float[Tensor, "block dim"]]]:
+    """Each block's slice and its features in float64, in order.
 
     >>> import torch
-    >>> [(rows.start, len(part)) for rows, part in blocks(torch.zeros(5000, 2))]
+    >>> [(where.start, len(part)) for where, part in blocks(torch.zeros(5000, 2))]
     [(0, 2048), (2048, 2048), (4096, 904)]
     """
-    for start in range(0, len(features), ROWS):
-        part = features[start : start + ROWS].double()
+    for start in range(0, len(features), BLOCK_SIZE):
+        part = features[start : start + BLOCK_SIZE].double()
         if not part.isfinite().all():
             bad = int((~part.isfinite().all(1)).nonzero()[0]) + start
-            raise ValueError(f"row {bad} of the features is not finite: look for the image or the weights behind it")
+            raise ValueError(f"feature vector {bad} is not finite: check this image and the weights of the network")
         yield slice(start, start + len(part)), part
 
 
-def unit_blocks(features: Float[Tensor, "sample dim"]) -> Iterator[tuple[slice, Float[Tensor, "row dim"]]]:
-    """The same, each row divided by its length; a row of zeros stays one."""
-    return ((rows, F.normalize(part, dim=1)) for rows, part in blocks(features))
+def unit_blocks(features: Float[Tensor, "sample dim"]) -> Iterator[tuple[slice, Float[Tensor, "block dim"]]]:
+    """The same with each feature vector at unit length; zero vectors stay zero."""
+    return ((where, F.normalize(part, dim=1)) for where, part in blocks(features))

@@ -1,4 +1,4 @@
-"""The shape of a cloud of features, without labels."""
+"""Geometry of features without labels: rank, spread, alignment, uniformity."""
 
 import math
 
@@ -7,16 +7,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from glf.align.distance import unit_distance
-from glf.measure import batch
+from glf.measure.batch import relative_spread
 from glf.measure.blocks import blocks, unit_blocks
 
 
 def effective_rank(features: Float[Tensor, "sample dim"]) -> float:
-    r"""How many directions the centred features use: the exponential of the entropy of their spectrum.
+    r"""Number of directions that the centred features use: the exponential of their spectrum's entropy.
 
     .. math:: \exp\left(-\sum_i p_i \log p_i\right), \quad p_i = \sigma_i^2 / \sum_j \sigma_j^2
 
-    It is between 1 and the smaller of the width and the number of samples less one; a constant cloud has 0.
+    Between 1 and the smaller of the width and the number of samples less one; 0 for constant features.
 
     Reference: Roy and Vetterli 2007, The effective rank, on the eigenvalues of the covariance.
 
@@ -28,11 +28,11 @@ def effective_rank(features: Float[Tensor, "sample dim"]) -> float:
 
 
 def spectrum(features: Float[Tensor, "sample dim"]) -> Float[Tensor, " value"]:
-    r"""Share of the centred features' variance along each of their principal directions, the largest first.
+    r"""Share of the centred features' variance along each principal direction, largest first.
 
     .. math:: p_i = \sigma_i^2 / \sum_j \sigma_j^2
 
-    A constant cloud has zeros.
+    All zero for constant features.
 
     >>> spectrum(torch.tensor([[3.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, -1.0]])).tolist()
     [0.9, 0.1]
@@ -45,11 +45,11 @@ def spectrum(features: Float[Tensor, "sample dim"]) -> Float[Tensor, " value"]:
 
 
 def full_rank(samples: int, width: int) -> float:
-    r"""The effective rank that so many samples of an even cloud have: what theirs is to be judged by.
+    r"""Effective rank of isotropic Gaussian samples of this number and width: a reference for `effective_rank`.
 
     .. math:: a e^{-a / 2b}, \quad a = \min(n - 1, d), \quad b = \max(n - 1, d)
 
-    Few samples have few directions whatever they come from, and even many have a spectrum that is not flat.
+    A small sample has few directions whatever its distribution, and the spectrum of a large one is not flat either.
 
     Reference: Page 1993, Average entropy of a subsystem: log a - a / 2b is the mean entropy of the spectrum of a
     centred Gaussian sample, to the leading order.
@@ -62,16 +62,16 @@ def full_rank(samples: int, width: int) -> float:
 
 
 def rank_me(features: Float[Tensor, "sample dim"]) -> float:
-    r"""The same of the singular values themselves, about the origin: RankMe.
+    r"""RankMe: the exponential of the entropy of the singular values, without centring.
 
     .. math:: \exp\left(-\sum_k p_k \log p_k\right), \quad p_k = \sigma_k / \sum_j \sigma_j
 
-    It is between 1 and the smaller of the width and the number of samples; features that are all zero have 0.
-    A common offset is one strong direction, so of features after a ReLU it is far below the effective rank of
-    standardised ones.
+    Between 1 and the smaller of the width and the number of samples; 0 for features that are all zero.
+    A common offset is one strong direction, so after a ReLU it is far below the effective rank of standardised
+    features.
 
     Reference: Garrido et al. 2023 (RankMe), Eq. 1 and 2.
-    Differs from the paper: no 1e-7 is added to p, which sums to one then; 0 log 0 is 0.
+    Differs from the paper: no 1e-7 is added to p, so that p sums to one; 0 log 0 is 0.
 
     >>> round(rank_me(torch.tensor([[3.0, 0.0], [0.0, 1.0]])), 4)  # p is 3/4 and 1/4: 4 / 3^(3/4)
     1.7548
@@ -81,7 +81,7 @@ def rank_me(features: Float[Tensor, "sample dim"]) -> float:
 
 
 def _singular_values(features: Tensor, centre: Tensor) -> Float[Tensor, " value"]:
-    """Those of the centred rows: of the triangle that is left of them, which each block updates and no square blurs."""
+    """Singular values of the centred features, by QR decompositions block by block: squares would lose digits."""
     triangle = centre.new_empty(0, len(centre))
     for _, part in blocks(features):
         triangle = torch.linalg.qr(torch.cat((triangle, part - centre)), mode="r").R
@@ -95,16 +95,16 @@ def _perplexity(values: Tensor) -> float:
 
 
 def spread(features: Float[Tensor, "sample dim"]) -> float:
-    """Standard deviation of unit features, relative to that of a uniform cloud: 1 is spread out, 0 is collapsed.
+    """Standard deviation of unit features relative to the uniform distribution: 1 is spread out, 0 is collapsed.
 
     >>> spread(torch.ones(4, 2))
     0.0
     """
-    return round(float(batch.spread(features.double())), 4)
+    return round(float(relative_spread(features.double())), 4)
 
 
 def alignment(a: Float[Tensor, "sample dim"], b: Float[Tensor, "sample dim"]) -> float:
-    r"""Mean squared distance of two views' unit features: 0 where they agree, 2 where they have nothing in common.
+    r"""Mean squared distance of two views' unit features: 0 if they are equal, 2 if they are independent.
 
     .. math:: \frac{1}{n} \sum_i \left| \frac{a_i}{|a_i|} - \frac{b_i}{|b_i|} \right|^2
 
@@ -118,11 +118,11 @@ def alignment(a: Float[Tensor, "sample dim"], b: Float[Tensor, "sample dim"]) ->
 
 
 def uniformity(features: Float[Tensor, "sample dim"], t: float = 2.0) -> float:
-    r"""Logarithm of the mean Gaussian potential between distinct unit features: 0 is one point, lower is more even.
+    r"""Logarithm of the mean Gaussian potential of pairs of unit features: 0 is one point, lower is more uniform.
 
     .. math:: \log \frac{2}{n(n-1)} \sum_{i < j} \exp\left(-t |u_i - u_j|^2\right), \quad u_i = \frac{x_i}{|x_i|}
 
-    It is at least -4t; a uniform cloud of high dimension has about -2t.
+    At least -4t; about -2t for the uniform distribution in high dimension.
 
     Reference: Wang and Isola 2020, the uniformity loss; as in their code, no sample is paired with itself.
 
@@ -131,13 +131,13 @@ def uniformity(features: Float[Tensor, "sample dim"], t: float = 2.0) -> float:
     """
     n = len(features)
     if n < 2:
-        raise ValueError(f"uniformity is about pairs of samples, there is {n}: give at least 2")
+        raise ValueError(f"uniformity needs at least 2 samples, not {n}")
     sums = []
-    for rows, left in unit_blocks(features):
-        for others, right in unit_blocks(features[rows.start :]):
+    for here, left in unit_blocks(features):
+        for there, right in unit_blocks(features[here.start :]):
             squares = left.pow(2).sum(1, keepdim=True) + right.pow(2).sum(1)
             potential = -t * (squares - 2 * left @ right.T).clamp_min(0)
-            if others.start == 0:  # the block with itself: each pair once, no sample with itself
+            if there.start == 0:  # a block with itself: each pair once, no sample with itself
                 potential = potential.masked_fill(torch.ones_like(potential, dtype=torch.bool).tril(), -torch.inf)
             sums.append(potential.logsumexp((0, 1)))
     return float(torch.stack(sums).logsumexp(0)) - math.log(n * (n - 1) / 2)

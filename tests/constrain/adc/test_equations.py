@@ -6,9 +6,8 @@ import torch
 
 import reference
 from glf.align.distance import MSE
-from glf.constrain.adc.equations import ADC, DCM, LPM, dcm, lpm, outlier_weight
-from glf.constrain.adc.kernels import entropy
-from glf.constrain.adc.neighbours import NeighbourDistributions
+from glf.constrain.adc import ADC, DCM, LPM, dcm, lpm, outlier_weight
+from glf.constrain.adc.neighbours import NeighbourDistributions, entropy
 from glf.objective import Objective
 from glf.types import Embeddings
 from reference import draw
@@ -35,7 +34,7 @@ def log_distributions(*shape: int, seed: int = 0) -> torch.Tensor:
 @of_every_reading
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("shape", [(1, 2, 1), (2, 5, 4), (3, 4, 3)], ids=str)
-def test_dcm_with_its_gaussian_rows_and_weights_held_fixed(shape, weighted, reading):
+def test_dcm_with_its_gaussian_distributions_and_weights_held_fixed(shape, weighted, reading):
     cal, dat = log_distributions(2, *shape)
     weight = draw(shape[1]).exp() if weighted else None
     reference.check(
@@ -50,8 +49,8 @@ def test_dcm_with_its_gaussian_rows_and_weights_held_fixed(shape, weighted, read
 def test_lpm_with_the_prior_held_fixed(shape, reading):
     dat, pre = log_distributions(*shape), log_distributions(*shape[1:], seed=1)
     reference.check(
-        lambda dat: lpm(dat, pre, concentration=1.7, reading=reading),
-        lambda dat: reference.lpm(dat, pre, 1.7, reading),
+        lambda dat: lpm(dat, pre, reading=reading),
+        lambda dat: reference.lpm(dat, pre, reading),
         dat,
     )
 
@@ -78,9 +77,9 @@ def test_terms_equal_their_loops(kernel, t_scale, reading, covariance):
     settings |= {"t_scale": t_scale, "reading": reading, "covariance": covariance}
     loops = reference.Adc(**settings)
     pairs = [
-        (DCM(rows=NeighbourDistributions(**settings)), lambda z, prior: loops.dcm(z)),
-        (LPM(concentration=1.7, rows=NeighbourDistributions(**settings)), partial(loops.lpm, concentration=1.7)),
-        (ADC(0.7, 0.2, concentration=1.3, **settings), partial(loops.adc, nu=0.7, upsilon=0.2, concentration=1.3)),
+        (DCM(neighbours=NeighbourDistributions(**settings)), lambda z, prior: loops.dcm(z)),
+        (LPM(neighbours=NeighbourDistributions(**settings)), loops.lpm),
+        (ADC(0.7, 0.2, **settings), partial(loops.adc, nu=0.7, upsilon=0.2)),
     ]
     for term, loop in pairs:
         z, prior = reference.same(
@@ -91,51 +90,32 @@ def test_terms_equal_their_loops(kernel, t_scale, reading, covariance):
 
 
 @of_every_reading
-def test_the_running_covariance_runs(reading):
-    rows, first, second = (
-        NeighbourDistributions(reading=reading, covariance="running"),
-        draw(2, 5, 3),
-        2 * draw(2, 5, 3, seed=1),
-    )
+def test_the_running_covariance_is_updated(reading):
+    first, second = draw(2, 5, 3), 2 * draw(2, 5, 3, seed=1)
     fresh = reference.Adc(reading=reading, covariance="running")
     loops = reference.Adc(reading=reading, covariance="running", running=fresh.average(first))
-    term = DCM(rows=rows)
+    term = DCM(neighbours=NeighbourDistributions(reading=reading, covariance="running"))
     term(Embeddings(z=first))
     reference.same(lambda z: term(Embeddings(z=z)), loops.dcm, second)
 
 
 @pytest.mark.parametrize(("reading", "covariance"), [kind for kind in KINDS if kind != ("paper", "batch")])
-def test_gradcheck_from_embeddings_through_the_rows(reading, covariance):
-    """The printed batch covariance is held fixed, which finite differences cannot do: the loops cover it."""
-    rows = NeighbourDistributions(reading=reading, covariance=covariance, effective_dim=4.0)
+def test_gradcheck_from_embeddings_through_the_distributions(reading, covariance):
+    """Not of the printed batch covariance: it is held fixed, which finite differences cannot do (the loops test it)."""
+    neighbours = NeighbourDistributions(reading=reading, covariance=covariance, effective_dim=4.0)
     held = Embeddings(z=draw(2, 4, 3), prior=draw(4, 2, seed=1))
-    cal, pre = rows.cal(held), rows.pre(held)
+    cal, pre = neighbours.log_cal(held), neighbours.log_pre(held)
     weight = outlier_weight(entropy(pre), reading=reading)
-    rows.eval()
+    neighbours.eval()
 
     def loss(z):
-        dat = rows.dat(Embeddings(z=z))
+        dat = neighbours.log_dat(Embeddings(z=z))
         return dcm(cal, dat, weight, reading=reading) + lpm(dat, pre, reading=reading)
 
     assert torch.autograd.gradcheck(loss, held.z.clone().requires_grad_())
 
 
-@of_every_kind
-def test_rows_are_distributions_unless_printed(reading, covariance):
-    rows = NeighbourDistributions(reading=reading, covariance=covariance)
-    e = Embeddings(z=draw(2, 9, 4).requires_grad_(), prior=draw(9, 5, seed=1))
-    for log_row in (rows.cal(e), rows.dat(e), rows.pre(e)):
-        total = log_row.exp().sum(-1)
-        if reading == "calibrated":
-            torch.testing.assert_close(total, torch.ones_like(total), rtol=1e-12, atol=0)
-        else:
-            assert (total < 0.99).all()
-    assert rows.dat(e).requires_grad
-    assert not rows.cal(e).requires_grad
-    assert not rows.pre(e).requires_grad
-
-
-def test_views_share_the_prior_and_count_alike():
+def test_views_share_the_prior_and_have_equal_weights():
     z, prior = draw(3, 6, 4), draw(6, 5, seed=1)
     alone = [ADC()(view, prior=prior) for view in z]
     torch.testing.assert_close(ADC()(*z, prior=prior), torch.stack(alone).mean(), rtol=1e-12, atol=0)
@@ -147,7 +127,8 @@ def test_views_share_the_prior_and_count_alike():
 @of_every_kind
 def test_dcm_is_exactly_zero_for_a_constant_batch(reading, covariance):
     z = draw(1, 1, 6).expand(2, 5, 6)
-    assert DCM(rows=NeighbourDistributions(reading=reading, covariance=covariance))(Embeddings(z=z)) == 0
+    neighbours = NeighbourDistributions(reading=reading, covariance=covariance)
+    assert DCM(neighbours=neighbours)(Embeddings(z=z)) == 0
 
 
 def test_dcm_is_zero_for_equidistant_points():
@@ -156,8 +137,8 @@ def test_dcm_is_zero_for_equidistant_points():
     assert DCM()(Embeddings(z=draw(2, 6, 6))) > 1e-3
 
 
-def test_lpm_is_smallest_where_the_rows_are_the_priors():
-    """Its minimum over rows is the prior's row, where it is that row's entropy (Gibbs)."""
+def test_lpm_is_smallest_at_the_priors_distribution():
+    """Its minimum over all distributions is at the prior's own, where it is the entropy of that one (Gibbs)."""
     pre = log_distributions(6, 5)
     least = lpm(pre.unsqueeze(0), pre)
     torch.testing.assert_close(least, entropy(pre).mean())
@@ -172,8 +153,8 @@ def test_the_printed_dirichlet_prefers_a_corner_to_its_own_parameter():
     corner = torch.full((1, others), 1e-6, dtype=torch.float64)
     corner[0, 0] = 1 - corner[0, 1:].sum()
     log_density = {
-        name: -lpm(row.unsqueeze(0), uniform, reading="paper").item()
-        for name, row in (("alpha", uniform), ("corner", corner.log()))
+        name: -lpm(log_p.unsqueeze(0), uniform, reading="paper").item()
+        for name, log_p in (("alpha", uniform), ("corner", corner.log()))
     }
     assert log_density["alpha"] == pytest.approx(-4.98, abs=0.02)
     assert log_density["corner"] == pytest.approx(2083, abs=1)
@@ -181,13 +162,13 @@ def test_the_printed_dirichlet_prefers_a_corner_to_its_own_parameter():
 
 
 @pytest.mark.parametrize("covariance", ["batch", "running"])
-def test_a_detached_covariance_pulls_at_a_scale_that_its_value_ignores(covariance):
-    """Why the paper's reading runs away: scaling z leaves the value alone, yet the gradient asks for it."""
+def test_a_detached_covariance_gives_a_gradient_in_scale_though_the_value_has_none(covariance):
+    """Why z diverges in the paper's reading: its scale does not change the loss, but the gradient does change it."""
     z, prior = draw(2, 6, 3), draw(6, 3, seed=1)
 
     def pull(z, **settings):
         leaf = z.clone().requires_grad_()
-        value = LPM(rows=NeighbourDistributions(**settings))(Embeddings(z=leaf, prior=prior))
+        value = LPM(neighbours=NeighbourDistributions(**settings))(Embeddings(z=leaf, prior=prior))
         value.backward()
         return value.item(), (leaf * leaf.grad).sum().item()
 
@@ -198,8 +179,8 @@ def test_a_detached_covariance_pulls_at_a_scale_that_its_value_ignores(covarianc
         assert pull(z, covariance=differentiated)[1] == pytest.approx(0, abs=1e-12)
 
 
-def test_the_printed_reading_is_silent_at_usual_widths():
-    """Every row is its dropped anchor: floors on both sides of LPM, weights of 1e8, and no gradient at all."""
+def test_the_printed_reading_has_no_gradient_at_usual_widths():
+    """All probability is on the anchor, which is dropped: floors on both sides of LPM, weights of 1e8, no gradient."""
     z = draw(2, 256, 128).float().requires_grad_()
     ADC(reading="paper")(Embeddings(z=z, prior=draw(256, 64, seed=1).float())).backward()
     assert z.grad.abs().max() < 1e-20
@@ -208,7 +189,7 @@ def test_the_printed_reading_is_silent_at_usual_widths():
 def test_one_duplicated_image_does_not_take_the_whole_weight():
     prior = draw(256, 64)
     prior[1] = prior[0]
-    pre = NeighbourDistributions().pre(Embeddings(z=draw(1, 256, 2), prior=prior))
+    pre = NeighbourDistributions().log_pre(Embeddings(z=draw(1, 256, 2), prior=prior))
     weight, unbounded = outlier_weight(entropy(pre)), 1 / entropy(pre)
     assert weight.mean().item() == pytest.approx(1, rel=1e-12)
     assert weight.argmax() in (0, 1)
@@ -216,14 +197,14 @@ def test_one_duplicated_image_does_not_take_the_whole_weight():
     assert unbounded[:2].sum() / unbounded.sum() > 0.95
 
 
-def test_weights_fall_with_the_priors_entropy():
+def test_weights_decrease_with_the_priors_entropy():
     pre = (draw(1, 20) * torch.linspace(0.1, 5, 21).double().unsqueeze(1)).log_softmax(-1)
     order = entropy(pre).argsort()
     for reading in READINGS:
         assert (outlier_weight(entropy(pre), reading=reading)[order].diff() <= 0).all()
 
 
-def test_adc_weighs_dcm_and_plain_dcm_does_not():
+def test_adc_weights_the_anchors_of_dcm_and_plain_dcm_does_not():
     z, prior = draw(2, 6, 4), draw(6, 3, seed=1)
     plain, weighted = DCM(), DCM(weighted=True)
     assert plain.needs == {"z"}
@@ -233,16 +214,17 @@ def test_adc_weighs_dcm_and_plain_dcm_does_not():
     assert (plain(e) - weighted(e)).abs() > 1e-4
 
 
-def test_diagnosis_tells_which_side_of_the_crossover_the_batch_is_on():
-    """At effective dimension 16 and rho 5 the t row is the flatter beyond |z_i - z_j|^2 = 0.79, and DCM sharpens."""
+def test_diagnosis_shows_on_which_side_of_the_crossover_the_batch_is():
+    """At effective dimension 8 and rho 5, DCM sharpens where |z_i - z_j|^2 is above 0.58 or so."""
     spread, tight = draw(2, 12, 64), 1 + 0.3 * draw(2, 12, 64)
     for z, expected in ((spread, 1.0), (tight, 0.0)):
         e = Embeddings(z=z, prior=draw(12, 3))
         said = ADC().diagnose(e)
         assert said["sharpens/dcm"] == expected
-        rows = NeighbourDistributions()
+        neighbours = NeighbourDistributions()
         for name in ("cal", "dat", "pre"):
-            torch.testing.assert_close(said[f"entropy/{name}"], entropy(getattr(rows, name)(e)).mean())
+            log_p = getattr(neighbours, f"log_{name}")(e)
+            torch.testing.assert_close(said[f"entropy/{name}"], entropy(log_p).mean())
 
 
 # --- edges
@@ -263,7 +245,7 @@ def edge(name: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 EDGES = ("two images", "duplicates", "constant prior", "wide", "constant z", "zero z", "huge z", "tiny z")
 PRECISIONS = (torch.float32, torch.float16, torch.bfloat16)
-# The gradient grows as 1/|z|: at 1e-6 it lies beyond the range of float16, whatever computes it.
+# The gradient grows as 1/|z|: at 1e-6 it is beyond the range of float16.
 CASES = [(name, dtype) for name in EDGES for dtype in PRECISIONS if (name, dtype) != ("tiny z", torch.float16)]
 
 
@@ -289,23 +271,23 @@ def test_a_prior_of_identical_images_is_finite(width, scale):
     assert z0.grad.isfinite().all()
 
 
-def test_half_precision_embeddings_are_taken_as_they_are():
+def test_half_precision_embeddings_are_accepted():
     z, prior = draw(2, 8, 6).half(), draw(8, 5, seed=1).half()
     torch.testing.assert_close(ADC()(Embeddings(z=z, prior=prior)), ADC()(*z, prior=prior))
 
 
 @pytest.mark.parametrize("covariance", ["batch", "running"])
 def test_a_wide_and_nearly_flat_batch_can_be_whitened(covariance):
-    """In float32 the ridge drowns in the rounding of the one large eigenvalue, and the factorisation fails."""
+    """In float32 the ridge is below the rounding error of the one large eigenvalue, and the factorisation fails."""
     z = (draw(2, 8, 1) * draw(1024, seed=1) + 1e-4 * draw(2, 8, 1024)).float().requires_grad_()
-    value = DCM(rows=NeighbourDistributions(reading="paper", covariance=covariance))(Embeddings(z=z))
+    value = DCM(neighbours=NeighbourDistributions(reading="paper", covariance=covariance))(Embeddings(z=z))
     value.backward()
     assert value.isfinite()
     assert z.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("settings", [{}, {"covariance": "batch"}, {"reading": "paper"}], ids=str)
-def test_autocast_does_not_reach_the_statistics(settings):
+def test_autocast_does_not_affect_the_statistics(settings):
     z0, z1, prior = draw(3, 16, 16).float()
     expected = ADC(**settings)(z0, z1, prior=prior)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -315,7 +297,7 @@ def test_autocast_does_not_reach_the_statistics(settings):
 @of_every_reading
 @pytest.mark.parametrize("term", [ADC, DCM, LPM])
 def test_one_image_is_refused(term, reading):
-    made = term(reading=reading) if term is ADC else term(rows=NeighbourDistributions(reading=reading))
+    made = term(reading=reading) if term is ADC else term(neighbours=NeighbourDistributions(reading=reading))
     with pytest.raises(ValueError, match="at least two in a batch, not 1"):
         made(draw(1, 4), draw(1, 4), prior=draw(1, 3))
 
@@ -325,7 +307,7 @@ def test_a_missing_or_wrong_prior_is_refused(term):
     z0, z1 = draw(2, 6, 4)
     with pytest.raises(ValueError, match=r"'prior'.*pass prior="):
         term(z0, z1)
-    with pytest.raises(ValueError, match=r"one row per image \(6\).*\(5, 3\)"):
+    with pytest.raises(ValueError, match=r"one feature vector per image \(6\).*\(5, 3\)"):
         term(z0, z1, prior=draw(5, 3))
 
 
@@ -335,11 +317,11 @@ def test_a_missing_or_wrong_prior_is_refused(term):
         ({"rho": 2.0}, "rho must be above 2.*2.0"),
         ({"effective_dim": 0.0}, "positive: 0.0"),
         ({"prior_effective_dim": -1.0}, "positive: 8.0, -1.0"),
-        ({"ramp_epochs": -1.0}, "ramp_epochs is a number of epochs"),
+        ({"ramp_epochs": -1.0}, "ramp_epochs must not be negative, got -1.0"),
         ({"reading": "paper", "covariance": "sphere"}, "'batch' or 'running'"),
     ],
 )
-def test_settings_without_meaning_are_refused(settings, words):
+def test_invalid_settings_are_refused(settings, words):
     with pytest.raises(ValueError, match=words):
         ADC(**settings)
 
@@ -350,7 +332,7 @@ def test_misspelt_choices_are_refused(wrong):
         ADC(**wrong)
 
 
-def test_looking_at_the_rows_does_not_move_the_running_covariance():
+def test_diagnosis_does_not_update_the_running_covariance():
     objective = Objective(align=MSE(), constrain=ADC(covariance="running"))
     e = Embeddings(z=torch.randn(2, 8, 4), prior=torch.randn(8, 3))
     objective(e)
@@ -366,7 +348,7 @@ def test_dcm_is_ramped_in_and_lpm_is_not():
     whole, ramped = ADC(0.7, 0.2), ADC(0.7, 0.2, ramp_epochs=4)
     lpm_alone = 0.2 * LPM()(*z, prior=prior)
     for epoch, share in ((0.0, 0.0), (1.0, 0.25), (3.0, 0.75), (4.0, 1.0), (9.0, 1.0)):
-        ramped.at(epoch)
+        ramped.set_epoch(epoch)
         expected = lpm_alone + share * (whole(*z, prior=prior) - lpm_alone)
         torch.testing.assert_close(ramped(*z, prior=prior), expected)
     objective = Objective(align=MSE(), constrain=DCM(ramp_epochs=2))

@@ -1,5 +1,6 @@
-"""Every anchor's view of the other samples, as ADC has it: three families of rows, under one choice of kernel."""
+"""Neighbour distributions: for each anchor, a probability distribution over the other images of its batch."""
 
+import inspect
 import math
 from typing import get_args
 
@@ -9,93 +10,142 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glf.config.base import nearest
-from glf.config.training import CovarianceKind, Reading, TScale
-from glf.constrain.adc import kernels
-from glf.constrain.adc.blockwise import Divergences, Student, divergences
+from glf.config.training import AdcOptions, CovarianceKind, Reading, TScale
+from glf.constrain.adc.blockwise import Divergences, StudentKernel, divergences
+from glf.constrain.adc.kernels import log_gaussian, log_student, squared_distances, student_factor
 from glf.nn.memory import RunningCovariance, covariance_of
+from glf.similarity import off_diagonal
 from glf.terms import configuration
 from glf.types import Embeddings
 
 
-class NeighbourDistributions(torch.nn.Module):
-    """The three families of rows, under one choice of kernel.
+def normalise_over_others(log_kernel: Float[Tensor, "*view anchor anchor"]) -> Float[Tensor, "*view anchor other"]:
+    """Log-distribution of each anchor over the other samples, from log kernel values.
 
-    ``calibrated`` puts z on the unit sphere and measures distances under ``covariance`` (``sphere``: I/k, that of
-    the uniform distribution on it; ``batch``: estimated and differentiated; ``running``), scaled to an effective
-    dimension, because in high dimension rows of the full one are one-hot or flat. ``paper`` keeps what is
-    printed: z as it is, a detached estimate of the covariance (``batch`` or ``running``), the full dimension, no
-    1/rho, rows normalised with their anchor.
+    >>> normalise_over_others(torch.zeros(3, 3)).exp().tolist()
+    [[0.5, 0.5], [0.5, 0.5], [0.5, 0.5]]
+    """
+    return off_diagonal(log_kernel).log_softmax(-1)
+
+
+def normalise_over_all(log_kernel: Float[Tensor, "*view anchor anchor"]) -> Float[Tensor, "*view anchor other"]:
+    """Normalised over all samples, then without the anchor, as the paper prints it: the sum is below one.
+
+    >>> normalise_over_all(torch.zeros(4, 4)).exp()[0].tolist()
+    [0.25, 0.25, 0.25]
+    """
+    return off_diagonal(log_kernel.log_softmax(-1))
+
+
+def entropy(log_p: Float[Tensor, "*view anchor other"]) -> Float[Tensor, "*view anchor"]:
+    r"""Entropy of each neighbour distribution, in nats.
+
+    .. math:: H_i = -\sum_{j \ne i} p_{ij} \log p_{ij}
+
+    >>> round(float(entropy(torch.tensor([[0.5, 0.5]]).log())), 4)
+    0.6931
+    """
+    return -(log_p.exp() * log_p).sum(-1)
+
+
+class NeighbourDistributions(torch.nn.Module):
+    """The three neighbour distributions of ADC: ``cal``, ``dat`` and ``pre``, within each view.
+
+    ``reading="calibrated"`` puts z on the unit sphere and measures distances under ``covariance``, scaled to an
+    effective dimension: in the full dimension the distributions would be one-hot or uniform. ``sphere`` is I/k, the
+    covariance of the uniform distribution on the sphere; ``batch`` is estimated from the batch, with gradient;
+    ``running`` is an exponential moving average. ``reading="paper"`` keeps what the paper prints: z as it is, an
+    estimated covariance without gradient (``batch`` or ``running``), the full dimension, no 1/rho, and distributions
+    normalised together with their anchor.
     """
 
     def __init__(
         self,
         *,
-        rho: float = 5.0,
-        effective_dim: float = 8.0,
-        prior_effective_dim: float = 16.0,
-        t_scale: TScale = "printed",
-        reading: Reading = "calibrated",
-        covariance: CovarianceKind | None = None,
+        rho: float = AdcOptions.rho,
+        effective_dim: float = AdcOptions.effective_dim,
+        prior_effective_dim: float = AdcOptions.prior_effective_dim,
+        t_scale: TScale = AdcOptions.t_scale,
+        reading: Reading = AdcOptions.reading,
+        covariance: CovarianceKind | None = AdcOptions.covariance,
     ) -> None:
         super().__init__()
         for value, kind in ((t_scale, TScale), (reading, Reading), (covariance or "sphere", CovarianceKind)):
             if value not in get_args(kind):
                 raise ValueError(f"unknown {value!r}{nearest(value, get_args(kind))} (one of {get_args(kind)})")
         if rho <= 2:
-            raise ValueError(f"rho must be above 2 (the t has no covariance otherwise), not {rho}")
+            raise ValueError(f"rho must be above 2 (else the Student-t has no covariance), not {rho}")
         if min(effective_dim, prior_effective_dim) <= 0:
             raise ValueError(f"effective dimensions must be positive: {effective_dim}, {prior_effective_dim}")
         self.rho, self.t_scale, self.reading = rho, t_scale, reading
         self.effective_dim, self.prior_effective_dim = effective_dim, prior_effective_dim
         self.covariance: CovarianceKind = covariance or ("sphere" if reading == "calibrated" else "batch")
         if reading == "paper" and self.covariance == "sphere":
-            raise ValueError("the paper's reading estimates its covariance: 'batch' or 'running', not 'sphere'")
+            raise ValueError("reading='paper' needs an estimated covariance: 'batch' or 'running', not 'sphere'")
         self.running = RunningCovariance() if self.covariance == "running" else None
+
+    @classmethod
+    def from_options(cls, options: AdcOptions) -> "NeighbourDistributions":
+        """Built from the options of the same names."""
+        return cls(**{name: getattr(options, name) for name in inspect.signature(cls).parameters})
 
     def extra_repr(self) -> str:
         return configuration(self)
 
-    def divergences(self, e: Embeddings, *, entropies: bool = False) -> Divergences:
-        """Everything the calibrated terms need, in one pass over all pairs: computed once for DCM and LPM."""
-        return e.cached((self, entropies), lambda: self._pass(e, entropies))
+    def log_cal(self, e: Embeddings) -> Float[Tensor, "view anchor other"]:
+        """Gaussian kernel of z, as log-distributions without gradient: Eq. 11, left."""
+        return self._normalised(log_gaussian(self._distances(e))).detach()
 
-    def _pass(self, e: Embeddings, entropies: bool) -> Divergences:
-        points, student = self._points(e.z), self._student(self.effective_dim)
-        prior = None if e.prior is None else self._prior_points(e.prior.detach())
-        return divergences(points, student, prior, self._student(self.prior_effective_dim), entropies=entropies)
-
-    def cal(self, e: Embeddings) -> Float[Tensor, "view anchor other"]:
-        """Log Gaussian rows of z, without gradient: Eq. 11, left."""
-        return self._log_rows(kernels.log_gaussian(self._distances(e))).detach()
-
-    def dat(self, e: Embeddings) -> Float[Tensor, "view anchor other"]:
-        """Log t rows of z: Eq. 11, right."""
+    def log_dat(self, e: Embeddings) -> Float[Tensor, "view anchor other"]:
+        """Student-t kernel of z, as log-distributions: Eq. 11, right."""
         dim = self.effective_dim if self.reading == "calibrated" else float(e.z.shape[-1])
-        return e.cached((self, "dat"), lambda: self._log_rows(self._log_student(self._distances(e), dim)))
+        return e.cached((self, "dat"), lambda: self._student_distribution(self._distances(e), dim))
 
-    def pre(self, e: Embeddings) -> Float[Tensor, "anchor other"]:
-        """Log t rows of the prior's features, shared by all views: Eq. 15."""
+    def log_pre(self, e: Embeddings) -> Float[Tensor, "anchor other"]:
+        """Student-t kernel of the prior's features, as log-distributions that all views share: Eq. 15."""
         prior = e.require("prior").detach()
         dim = self.prior_effective_dim if self.reading == "calibrated" else float(prior.shape[-1])
+        return e.cached(
+            (self, "pre"), lambda: self._student_distribution(squared_distances(self._prior_points(prior)), dim)
+        )
 
-        def rows() -> Tensor:
-            return self._log_rows(self._log_student(kernels.squared_distances(self._prior_points(prior)), dim))
+    def divergences(self, e: Embeddings, *, entropies: bool = False) -> Divergences:
+        """All that the calibrated terms need, in one pass over all pairs; computed once for DCM and LPM."""
 
-        return e.cached((self, "pre"), rows)
+        def compute() -> Divergences:
+            points = self._points(e.z)
+            slope = student_factor(self.rho, self.t_scale) / self.rho
+            kernel = StudentKernel((self.rho + self.effective_dim) / 2, slope)
+            prior_kernel = StudentKernel((self.rho + self.prior_effective_dim) / 2, slope)
+            prior = None if e.prior is None else self._prior_points(e.prior.detach())
+            return divergences(points, kernel, prior, prior_kernel, entropies=entropies)
+
+        return e.cached((self, entropies), compute)
+
+    def entropies(self, e: Embeddings) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Entropies of ``cal``, ``dat`` and, where there is a prior, ``pre``."""
+        if self.reading == "paper":
+            pre = None if e.prior is None else entropy(self.log_pre(e))
+            return entropy(self.log_cal(e)), entropy(self.log_dat(e)), pre
+        found = self.divergences(e, entropies=True)
+        assert found.entropy_cal is not None
+        assert found.entropy_dat is not None
+        return found.entropy_cal, found.entropy_dat, found.entropy_pre
 
     def _distances(self, e: Embeddings) -> Float[Tensor, "view anchor anchor"]:
-        return e.cached((self, "distances"), lambda: kernels.squared_distances(self._points(e.z)))
+        return e.cached((self, "distances"), lambda: squared_distances(self._points(e.z)))
 
-    def _prior_points(self, prior: Float[Tensor, "anchor width"]) -> Float[Tensor, "anchor width"]:
-        """The prior's features, scaled so that their squared distances are those of the rows."""
-        if self.reading == "paper":
-            return _whiten(prior, covariance_of(prior))
-        # One isotropic scale: the mean variance of a dimension. Identical images are at distance zero.
-        scale = prior.var(0).mean().clamp_min(torch.finfo(prior.dtype).tiny)
-        return (prior - prior.mean(0)) / scale.sqrt() * math.sqrt(self.prior_effective_dim / prior.shape[-1])
+    def _student_distribution(
+        self, distances: Float[Tensor, "*view anchor anchor"], dim: float
+    ) -> Float[Tensor, "*view anchor other"]:
+        scaled = distances * student_factor(self.rho, self.t_scale)
+        return self._normalised(log_student(scaled, self.rho, dim, divide=self.reading == "calibrated"))
+
+    def _normalised(self, log_kernel: Float[Tensor, "*view anchor anchor"]) -> Float[Tensor, "*view anchor other"]:
+        return (normalise_over_others if self.reading == "calibrated" else normalise_over_all)(log_kernel)
 
     def _points(self, z: Float[Tensor, "view anchor dim"]) -> Float[Tensor, "view anchor dim"]:
-        """z in coordinates in which squared distances are the Gaussian's."""
+        """z in coordinates in which squared Euclidean distances are those of the Gaussian kernel."""
         if z.shape[1] < 2:
             raise ValueError(f"ADC compares images: it needs at least two in a batch, not {z.shape[1]}")
         if self.reading == "calibrated":
@@ -110,23 +160,19 @@ class NeighbourDistributions(torch.nn.Module):
         whitened = torch.stack([_whiten(view, c) for view, c in zip(z, covariance, strict=True)])
         return whitened * math.sqrt(self.effective_dim / z.shape[-1]) if self.reading == "calibrated" else whitened
 
-    def _student(self, dim: float) -> Student:
-        return Student((self.rho + dim) / 2, kernels.student_factor(self.rho, self.t_scale) / self.rho)
-
-    def _log_student(self, distances: Float[Tensor, "*rows"], dim: float) -> Float[Tensor, "*rows"]:
-        scaled = distances * kernels.student_factor(self.rho, self.t_scale)
-        return kernels.log_student(scaled, self.rho, dim, divide=self.reading == "calibrated")
-
-    def _log_rows(self, kernel: Float[Tensor, "*view row row"]) -> Float[Tensor, "*view row other"]:
-        if self.reading == "calibrated":
-            return kernels.log_rows(kernel)
-        return kernels.log_rows_with_anchor(kernel)
+    def _prior_points(self, prior: Float[Tensor, "anchor width"]) -> Float[Tensor, "anchor width"]:
+        """The prior's features in coordinates in which squared Euclidean distances are those of its kernel."""
+        if self.reading == "paper":
+            return _whiten(prior, covariance_of(prior))
+        # One scale for all dimensions, the mean variance: identical images stay at distance zero.
+        scale = prior.var(0).mean().clamp_min(torch.finfo(prior.dtype).tiny)
+        return (prior - prior.mean(0)) / scale.sqrt() * math.sqrt(self.prior_effective_dim / prior.shape[-1])
 
 
 def _whiten(z: Float[Tensor, "sample dim"], covariance: Float[Tensor, "dim dim"]) -> Float[Tensor, "sample dim"]:
-    """Coordinates in which the Mahalanobis distance is Euclidean; a singular covariance gets a small ridge.
+    """Coordinates in which the Mahalanobis distance is Euclidean; a small ridge makes any covariance invertible.
 
-    In float64: the ridge is 1e-4/dim of the largest eigenvalue at worst, which float32 cannot resolve for wide z.
+    In float64: the ridge can be as small as 1e-4/dim of the largest eigenvalue, too small for float32 where z is wide.
     """
     dim, wide = z.shape[-1], torch.float32 if z.device.type == "mps" else torch.float64
     centred, covariance = (z - z.mean(0).detach()).to(wide), covariance.to(wide)

@@ -1,4 +1,4 @@
-"""Compactness and separability of labelled features: loops, clouds worked out by hand, invariances, real pixels."""
+"""Compactness and separability against loops, a worked example, invariances and real pixels."""
 
 import math
 
@@ -10,14 +10,21 @@ from sklearn.metrics import calinski_harabasz_score
 from torch import Tensor
 
 from glf.data.sources import load
-from glf.measure.classes import between_share, class_means, compactness, separability, similarities, within_variance
+from glf.measure.classes import (
+    between_share,
+    class_means,
+    compactness,
+    separability,
+    similarity_histograms,
+    within_variance,
+)
 from reference import draw
 
 MEASURES = [compactness, within_variance, separability, between_share]
 
 
 def loops(features: Tensor, labels: Tensor) -> list[float]:
-    """All four as their formulas read, one sample at a time."""
+    """All four formulas, one sample at a time."""
     unit = [x / math.sqrt(sum(float(v) ** 2 for v in x)) for x in features.double()]
     names = sorted({int(y) for y in labels})
     means, count = {}, {}
@@ -38,7 +45,7 @@ def labelled(samples: int, dim: int, classes: int, seed: int = 0) -> tuple[Tenso
 
 
 @pytest.mark.parametrize(("samples", "dim", "classes"), [(40, 5, 3), (8, 30, 4), (6, 2, 2)], ids=str)
-def test_they_are_those_of_loops(samples, dim, classes):
+def test_they_equal_the_loops(samples, dim, classes):
     features, labels = labelled(samples, dim, classes)
     expected = loops(features, labels)
     for measure, value in zip(MEASURES, expected, strict=True):
@@ -46,7 +53,7 @@ def test_they_are_those_of_loops(samples, dim, classes):
         assert measure(features.float(), labels) == pytest.approx(value, rel=1e-5)
 
 
-def test_worked_out_by_hand():
+def test_a_worked_example():
     # Two classes at right angles, each of two directions 60 degrees apart about its mean.
     angles = torch.tensor([-30.0, 30.0, 60.0, 120.0], dtype=torch.float64).deg2rad()
     features, labels = torch.stack((angles.cos(), angles.sin()), 1), torch.tensor([3, 3, 8, 8])
@@ -57,7 +64,7 @@ def test_worked_out_by_hand():
 
 
 @pytest.mark.parametrize("measure", MEASURES)
-def test_free_of_lengths_rotation_order_and_names(measure):
+def test_independent_of_lengths_rotation_order_and_label_names(measure):
     features, labels = labelled(50, 6, 4)
     expected = measure(features, labels)
     turned, _ = torch.linalg.qr(draw(6, 6, seed=7))
@@ -70,7 +77,7 @@ def test_free_of_lengths_rotation_order_and_names(measure):
 
 
 @given(st.integers(0, 10_000), st.integers(2, 5), st.integers(1, 8), st.integers(2, 30))
-def test_bounds_and_the_sum_of_variances(seed, classes, dim, samples):
+def test_bounds_and_decomposition_of_the_variance(seed, classes, dim, samples):
     labels = torch.arange(samples) % classes
     features = draw(samples, dim, seed=seed) * (1 + seed % 3) + draw(classes, dim, seed=seed + 1)[labels] * (seed % 5)
     variance = within_variance(features, labels)
@@ -83,7 +90,7 @@ def test_bounds_and_the_sum_of_variances(seed, classes, dim, samples):
         assert between_share(features, labels) == pytest.approx(1 - variance / total, abs=1e-9)
 
 
-def test_separability_shrinks_with_the_cloud_and_the_share_does_not():
+def test_separability_shrinks_with_the_cloud_and_the_between_share_does_not():
     features, labels = labelled(400, 8, 4)
     unit = features / features.norm(dim=1, keepdim=True)
     corner = unit * 1e-3 + draw(8, seed=5)
@@ -112,7 +119,7 @@ def test_a_class_of_one_is_its_own_mean():
     assert between_share(features, every) == pytest.approx(1)
 
 
-def test_one_class_is_compact_or_not_but_apart_from_nothing():
+def test_a_single_class_has_compactness_but_no_separability():
     features, labels = draw(30, 4), torch.full((30,), 6)
     assert 0 < compactness(features, labels) < 1
     assert between_share(features, labels) == pytest.approx(0, abs=1e-12)
@@ -121,23 +128,23 @@ def test_one_class_is_compact_or_not_but_apart_from_nothing():
 
 
 @pytest.mark.parametrize("measure", MEASURES)
-def test_bad_input_is_named(measure):
+def test_invalid_input_is_an_error(measure):
     features, labels = labelled(10, 3, 2)
     labels[[2, 5]] = -1
-    with pytest.raises(ValueError, match=r"2 of 10 rows have no label .*: leave those rows out"):
+    with pytest.raises(ValueError, match=r"2 of 10 samples have no label .*: leave them out"):
         measure(features, labels)
     with pytest.raises(ValueError, match="no features"):
         measure(features[:0], labels[:0])
     features[4, 0] = torch.inf
-    with pytest.raises(ValueError, match="row 4 of the features is not finite"):
+    with pytest.raises(ValueError, match="feature vector 4 is not finite"):
         measure(features, labels.abs())
 
 
-@pytest.mark.parametrize("rows", [1, 7, 99, 100])
-def test_blocks_change_nothing(monkeypatch, rows):
+@pytest.mark.parametrize("size", [1, 7, 99, 100])
+def test_the_block_size_changes_nothing(monkeypatch, size):
     features, labels = labelled(100, 6, 9)
     whole = [measure(features, labels) for measure in MEASURES]
-    monkeypatch.setattr("glf.measure.blocks.ROWS", rows)
+    monkeypatch.setattr("glf.measure.blocks.BLOCK_SIZE", size)
     assert [measure(features, labels) for measure in MEASURES] == pytest.approx(whole, rel=1e-12)
 
 
@@ -146,11 +153,11 @@ def test_real_pixels_against_scikit_learn():
     x = torch.from_numpy(images.pixels.reshape(len(images), -1) / 255.0)
     labels = torch.from_numpy(images.targets)
     share = between_share(x, labels)
-    # Calinski and Harabasz: (B / (K - 1)) / (W / (n - K)), of the unit rows.
+    # Calinski and Harabasz: (B / (K - 1)) / (W / (n - K)), of unit features.
     theirs = calinski_harabasz_score((x / x.norm(dim=1, keepdim=True)).numpy(), images.targets)
     assert share / (1 - share) == pytest.approx(theirs * 9 / (len(x) - 10), rel=1e-9)
     shuffled = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))]
-    assert between_share(x, shuffled) == pytest.approx(9 / (len(x) - 1), rel=0.3), "labels that say nothing"
+    assert between_share(x, shuffled) == pytest.approx(9 / (len(x) - 1), rel=0.3), "random labels"
     assert compactness(x, labels) < compactness(x, shuffled)
     assert separability(x, labels) > 5 * separability(x, shuffled)
     means, _, count = class_means(x, labels)
@@ -158,7 +165,7 @@ def test_real_pixels_against_scikit_learn():
     assert int(count.sum()) == len(x)
 
 
-def test_similarities_are_a_loops_and_do_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_similarity_histograms_equal_a_loop_whatever_the_block_size(monkeypatch: pytest.MonkeyPatch) -> None:
     features, labels, bins = draw(37, 5, seed=3), torch.arange(37) % 3, 8
     expected = torch.zeros(2, bins, dtype=torch.float64)
     for i in range(37):
@@ -166,6 +173,6 @@ def test_similarities_are_a_loops_and_do_not_depend_on_blocks(monkeypatch: pytes
             cosine = float(features[i] @ features[j] / features[i].norm() / features[j].norm())
             expected[int(labels[i] != labels[j]), int((cosine + 1) / 2 * bins)] += 1
     expected /= expected.sum(1, keepdim=True)
-    torch.testing.assert_close(torch.stack(similarities(features, labels, bins)), expected)
-    monkeypatch.setattr("glf.measure.blocks.ROWS", 10)
-    torch.testing.assert_close(torch.stack(similarities(features, labels, bins)), expected)
+    torch.testing.assert_close(torch.stack(similarity_histograms(features, labels, bins)), expected)
+    monkeypatch.setattr("glf.measure.blocks.BLOCK_SIZE", 10)
+    torch.testing.assert_close(torch.stack(similarity_histograms(features, labels, bins)), expected)

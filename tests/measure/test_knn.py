@@ -1,4 +1,4 @@
-"""Nearest neighbours on real pixels, against scikit-learn and a plain loop."""
+"""k-NN on real pixels, against scikit-learn and a plain loop."""
 
 import math
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from glf.data.images import ImageSet
 from glf.data.sources import load
-from glf.measure.neighbours import most_similar, nearest_neighbours, weighted_neighbours
+from glf.measure.knn import knn_predict, most_similar, weighted_knn_predict
 
 
 def pixels(images: ImageSet, count: int) -> tuple[Tensor, Tensor]:
@@ -27,12 +27,12 @@ def fashion() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     ("k", "offset", "scale"),
     [(5, 0.0, 1.0), (1, 0.0, 1.0), (20, 0.0, 1.0), (5, 5.0, 0.01)],  # the last: a small cloud far from the origin
 )
-def test_they_are_scikit_learns(fashion, k, offset, scale):
+def test_k_nn_equals_scikit_learns(fashion, k, offset, scale):
     bank, labels, queries, truth = fashion
     bank, queries = bank * scale + offset, queries * scale + offset
     theirs = KNeighborsClassifier(k).fit(bank.double(), labels).predict(queries.double())
-    ours = nearest_neighbours(bank, labels, queries, k=k)
-    # At the border of the neighbourhood, images may be as far as each other: nowhere in these data.
+    ours = knn_predict(bank, labels, queries, k=k)
+    # No ties in distance between the k-th and the next neighbour.
     far = NearestNeighbors(n_neighbors=k + 1).fit(bank.double()).kneighbors(queries.double())[0]
     assert (far[:, k] - far[:, k - 1]).min() > 0
     assert np.array_equal(ours.numpy(), theirs)
@@ -42,7 +42,7 @@ def test_they_are_scikit_learns(fashion, k, offset, scale):
 def test_a_tie_goes_to_the_smallest_label():
     bank, labels = torch.tensor([[0.0], [1.0], [2.0], [3.0]]), torch.tensor([7, 7, 2, 2])
     queries = torch.tensor([[0.1], [2.9]])
-    assert nearest_neighbours(bank, labels, queries, k=4).tolist() == [2, 2]
+    assert knn_predict(bank, labels, queries, k=4).tolist() == [2, 2]
     assert KNeighborsClassifier(4).fit(bank, labels).predict(queries).tolist() == [2, 2]
 
 
@@ -60,55 +60,57 @@ def loop(bank: Tensor, labels: Tensor, queries: Tensor, k: int, temperature: flo
 
 
 @pytest.mark.parametrize(("k", "temperature"), [(20, 0.07), (20, 0.5), (7, 0.07), (200, 0.02)])
-def test_weighted_votes_are_those_of_a_loop(fashion, k, temperature):
+def test_weighted_votes_equal_a_loop(fashion, k, temperature):
     bank, labels, queries, _ = fashion
     bank, labels, queries = bank[:300], labels[:300], queries[:60]
-    ours = weighted_neighbours(bank, labels, queries, k=k, temperature=temperature)
+    ours = weighted_knn_predict(bank, labels, queries, k=k, temperature=temperature)
     assert ours.tolist() == loop(bank, labels, queries, k, temperature)
 
 
 def test_weights_matter_and_lengths_do_not(fashion):
     bank, labels, queries, truth = fashion
-    sharp, flat = (weighted_neighbours(bank, labels, queries, k=200, temperature=t) for t in (0.01, 100.0))
+    sharp, flat = (weighted_knn_predict(bank, labels, queries, k=200, temperature=t) for t in (0.01, 100.0))
     assert not torch.equal(sharp, flat)
     assert (sharp == truth).double().mean() > (flat == truth).double().mean()
     lengths = torch.rand(2000, 1, generator=torch.Generator().manual_seed(0)) + 0.5
-    stretched = weighted_neighbours(bank * lengths, labels, queries * 3, k=200, temperature=0.01)
+    stretched = weighted_knn_predict(bank * lengths, labels, queries * 3, k=200, temperature=0.01)
     assert (stretched == sharp).double().mean() > 0.99
-    tiny = weighted_neighbours(bank, labels, queries, k=200, temperature=1e-3)  # exp(1000) is beyond float32
+    tiny = weighted_knn_predict(bank, labels, queries, k=200, temperature=1e-3)  # exp(1000) is beyond float32
     nearest = labels[(queries @ (bank / bank.norm(dim=1, keepdim=True)).T).argmax(1)]
     assert (tiny == nearest).double().mean() > 0.97
 
 
-@pytest.mark.parametrize("function", [nearest_neighbours, weighted_neighbours])
+@pytest.mark.parametrize("function", [knn_predict, weighted_knn_predict])
 @pytest.mark.parametrize("chunk", [1, 7, 100, 499, 500])
-def test_chunks_change_nothing(fashion, monkeypatch, function, chunk):
+def test_the_chunk_size_changes_nothing(fashion, monkeypatch, function, chunk):
     bank, labels, queries, _ = fashion
     whole = function(bank[:200], labels[:200], queries)
-    monkeypatch.setattr("glf.measure.neighbours.ENTRIES", chunk * 200)
+    monkeypatch.setattr("glf.measure.knn.MAX_SIMILARITIES", chunk * 200)
     assert torch.equal(function(bank[:200], labels[:200], queries), whole)
 
 
-@pytest.mark.parametrize("function", [nearest_neighbours, weighted_neighbours])
+@pytest.mark.parametrize("function", [knn_predict, weighted_knn_predict])
 @pytest.mark.parametrize("block", [3, 64, 199])
-def test_blocks_of_the_bank_change_nothing(fashion, monkeypatch, function, block):
+def test_the_block_size_of_the_bank_changes_nothing(fashion, monkeypatch, function, block):
     bank, labels, queries, _ = fashion
     whole = function(bank[:200], labels[:200], queries)
-    monkeypatch.setattr("glf.measure.neighbours.BANK", block)
+    monkeypatch.setattr("glf.measure.knn.BANK_BLOCK", block)
     assert torch.equal(function(bank[:200], labels[:200], queries), whole)
 
 
-@pytest.mark.parametrize("function", [nearest_neighbours, weighted_neighbours])
-def test_more_neighbours_than_images(function):
+@pytest.mark.parametrize("function", [knn_predict, weighted_knn_predict])
+def test_more_neighbours_than_images_are_refused(function):
     bank, labels = torch.randn(4, 3), torch.tensor([0, 1, 0, 1])
-    with pytest.raises(ValueError, match="5 neighbours of 4 images"):
+    with pytest.raises(ValueError, match="5 neighbours of 4 images: lower k to at most 4"):
         function(bank, labels, bank, k=5)
     assert function(bank, labels, bank, k=4).shape == (4,)
 
 
-def test_the_most_similar_are_scikit_learns(fashion):
+def test_the_most_similar_equal_scikit_learns(fashion):
     bank, _, queries, _ = fashion
-    far, rows = NearestNeighbors(n_neighbors=4, metric="cosine").fit(bank.double()).kneighbors(queries[:50].double())
+    far, expected = (
+        NearestNeighbors(n_neighbors=4, metric="cosine").fit(bank.double()).kneighbors(queries[:50].double())
+    )
     similarity, found = most_similar(bank, queries[:50], k=4)
-    assert np.array_equal(found.numpy(), rows)
+    assert np.array_equal(found.numpy(), expected)
     assert np.allclose(similarity.numpy(), 1 - far, atol=1e-5)
