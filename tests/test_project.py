@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import glf
+from test_layers import FILES, ORDER
 
 ROOT = Path(__file__).parent.parent
 
@@ -46,6 +47,35 @@ def test_what_everyone_installs_stays_small() -> None:
     assert listed is not None
     names = set(re.findall(r'"([\w-]+)[^"]*"', listed[1]))
     assert names - {"tomli"} == set(core.split())  # tomli is part of Python from 3.11 on
+
+
+def test_the_tree_in_contributing_is_the_tree_of_the_source() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    (tree,) = re.findall(r"```text\nsrc/glf/\n(.*?)```", text, flags=re.DOTALL)
+    modules = re.findall(r"^  (\w+)/?(?= |$)", tree, flags=re.MULTILINE)
+    assert modules == ORDER
+    listed, parent = set(), ""
+    for indent, name in re.findall(r"^( +)(\w+/)", tree, flags=re.MULTILINE):
+        parent = name if len(indent) == 2 else parent
+        listed.add((name if len(indent) == 2 else parent + name).rstrip("/"))
+    assert listed == {str(Path(file).parent) for file in FILES} - {"."}
+
+
+def test_the_architecture_page_names_files_and_names_of_the_source() -> None:
+    """Every module is described; names in a line of a table occur in a file that the line names."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    source = ROOT / "src" / "glf"
+    for file in re.findall(r"`([\w/]+\.pyi?)`", page):
+        assert (source / file).is_file() or (ROOT / file).is_file(), file
+    assert set(re.findall(r"\*\*`(\w+)`\*\*", page)) <= set(ORDER)
+    assert all(f"`{module}`" in page for module in ORDER[:-1])
+    lines = [line for line in page.splitlines() if line.startswith("| ") and ".py`" in line]
+    assert len(lines) >= 10
+    for line in lines:
+        code = re.findall(r"`([^`]+)`", line)
+        texts = [(source / one).read_text() for one in code if one.endswith((".py", ".pyi"))]
+        for name in (one for one in code if one.isidentifier() and not (source / one).is_dir()):
+            assert any(re.search(rf"\b{name}\b", text) for text in texts), f"{name}: {line}"
 
 
 def test_the_changelog_has_numerics() -> None:

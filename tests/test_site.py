@@ -17,6 +17,9 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from docs_docstrings import as_markdown  # noqa: E402
 from docs_site import LINK, relinked  # noqa: E402
 from draw_pictures import PAINTERS, draw  # noqa: E402
+from make_architecture import OUT as ARCHITECTURE  # noqa: E402
+from make_architecture import draw as draw_architecture  # noqa: E402
+from make_architecture import graph  # noqa: E402
 from make_methods_table import PAGE, with_table  # noqa: E402
 from make_pictures import OUT, PICTURES, rounded  # noqa: E402
 
@@ -49,8 +52,7 @@ def test_nothing_that_a_page_shows_comes_from_the_network(site: Path) -> None:
 
 def test_every_public_name_has_its_place_in_the_reference(site: Path) -> None:
     page = (site / "api.html").read_text()
-    places = [f"glf.api.{name}" if name in glf._COMMANDS else f"glf.{name}" for name in glf.__all__]
-    missing = [place for place in places if f'id="{place}"' not in page]
+    missing = [name for name in glf.__all__ if f'id="glf.{name}"' not in page]
     assert not missing, f"give each a line '::: NAME' in docs/api.md: {missing}"
 
 
@@ -91,6 +93,10 @@ def test_a_link_to_nowhere_is_an_error() -> None:
 
 def test_the_table_of_methods_is_the_one_of_the_library() -> None:
     assert PAGE.read_text() == with_table(PAGE.read_text()), "run scripts/make_methods_table.py"
+
+
+def test_the_picture_of_the_architecture_shows_the_imports_of_the_source() -> None:
+    assert ARCHITECTURE.read_text(encoding="utf-8") == draw_architecture(graph()), "run scripts/make_architecture.py"
 
 
 @pytest.mark.parametrize("name", PICTURES)
