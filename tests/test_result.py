@@ -32,7 +32,7 @@ def test_the_command_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
         ("[]", "schema None"),
         (
             '{"schema": 1}',
-            r"result\.json was written by an earlier version of glf: `python scripts/migrate\.py .*json` rewrites it",
+            r"result\.json was written by an earlier version of glf: `python scripts/migrate\.py .*json` .*rewrites it",
         ),
     ],
 )

@@ -75,7 +75,8 @@ def load_json(path: Path) -> dict[str, Any]:
     schema = content.get("schema") if isinstance(content, dict) else None
     if schema == 1:
         raise ValueError(
-            f"{path} was written by an earlier version of glf: `python scripts/migrate.py {path}` rewrites it"
+            f"{path} was written by an earlier version of glf: `python scripts/migrate.py {path}` in a clone of glf"
+            " rewrites it"
         )
     if schema != RESULT_SCHEMA:
         raise ValueError(

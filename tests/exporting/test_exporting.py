@@ -1,24 +1,26 @@
-"""Exported files in a process that has timm, torchvision and onnxruntime but not glf: the features of the run."""
+"""Exported files give the run's features in a process with timm, torchvision and onnxruntime, but without glf."""
 
 import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
 from rich.console import Console
 
-from glf.config.inference import ExportConfig
+from glf.config.inference import ExportConfig, Format
 from glf.config.training import PretrainConfig
 from glf.data.batches import to_tensor
 from glf.data.sources import load
 from glf.evaluation.probes import linear_probe
-from glf.exporting.loading_code import WEIGHTS, safetensors_recipe
-from glf.exporting.write import Exported, check, export
+from glf.exporting.formats import EXPORTERS
+from glf.exporting.loading_code import WEIGHTS, safetensors_code
+from glf.exporting.write import Exported, check_export, export
 from glf.measure.knn import knn_predict
 from glf.nn.backbone import Backbone
 from glf.nn.features import resize_to
@@ -66,7 +68,7 @@ for line in Path(sys.argv[1]).read_text().splitlines():
     x = np.load(case["images"])
     found = {}
     if case["format"] == "onnx":
-        rows = scope["model"](x)
+        features = scope["model"](x)
         found = dict(scope["session"].get_modelmeta().custom_metadata_map)
         found = {"mean": json.loads(found["mean"]), "std": json.loads(found["std"]), "size": int(found["centre_crop"])}
     else:
@@ -87,16 +89,16 @@ for line in Path(sys.argv[1]).read_text().splitlines():
         mean, std = (torch.tensor(found[name]).view(1, -1, 1, 1) for name in ("mean", "std"))
         normal = (torch.from_numpy(x) - mean) / std
         with torch.no_grad():
-            rows = scope["model"](normal).numpy()
+            features = scope["model"](normal).numpy()
             if case["format"] == "timm":
-                assert torch.equal(again["model"].eval()(normal), torch.from_numpy(rows))
-    np.save(case["rows"], rows)
+                assert torch.equal(again["model"].eval()(normal), torch.from_numpy(features))
+    np.save(case["features"], features)
     Path(case["found"]).write_text(json.dumps(found))
 """
 
 
-def moved(backbone: Backbone, folder: Path) -> Path:
-    """Saved after its batch statistics have seen something: fresh ones would hide a mistake."""
+def saved(backbone: Backbone, folder: Path) -> Path:
+    """Save a backbone after a training step on noise: initial batch statistics would hide mistakes."""
     backbone.train()(torch.rand(8, backbone.channels, backbone.image_size, backbone.image_size))
     save_backbone(backbone, folder / "backbone.safetensors")
     return folder / "backbone.safetensors"
@@ -109,7 +111,7 @@ def real_images(channels: int, size: int) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Exported, Path, Path]]:
-    """Every case written, and loaded in one process without glf; the run, and where its answers are."""
+    """Export every case and load all of them in one process without glf."""
     from glf.train.run import pretrain
 
     place = tmp_path_factory.mktemp("exported")
@@ -130,12 +132,13 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Export
         run = place / "run"
         if model != "run":
             mean, std = (0.3,) * channels, (0.2,) * channels
-            run = moved(Backbone(model, channels=channels, image_size=size, mean=mean, std=std), folder)
+            run = saved(Backbone(model, channels=channels, image_size=size, mean=mean, std=std), folder)
         written = export(ExportConfig(run=run, format=format_, out=folder / "out"), quiet)
         np.save(folder / "images.npy", real_images(channels, size))
         case = {"folder": str(folder / "out"), "format": format_}
         case |= {
-            key: str(folder / f"{key}.{end}") for key, end in (("images", "npy"), ("rows", "npy"), ("found", "json"))
+            key: str(folder / f"{key}.{end}")
+            for key, end in (("images", "npy"), ("features", "npy"), ("found", "json"))
         }
         lines.append(json.dumps(case))
         done[name] = (written, run, folder)
@@ -147,20 +150,20 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Export
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_features_of_the_run_without_glf(exported: dict[str, Any], name: str) -> None:
+def test_the_features_without_glf_are_those_of_the_run(exported: dict[str, Any], name: str) -> None:
     written, run, folder = exported[name]
     backbone = load_backbone(run).eval()
     x = torch.from_numpy(np.load(folder / "images.npy"))
     with torch.no_grad():
         expected = backbone(x).numpy()
-    rows = np.load(folder / "rows.npy")
-    np.testing.assert_allclose(rows, expected, rtol=0, atol=1e-5)
-    assert np.ptp(rows, axis=0).max() > 1e-3, "images are told apart"
+    features = np.load(folder / "features.npy")
+    np.testing.assert_allclose(features, expected, rtol=0, atol=1e-5)
+    assert np.ptp(features, axis=0).max() > 1e-3, "features differ between images"
     assert written.difference < 1e-5
 
 
 @pytest.mark.parametrize("name", ["onnx, small_resnet", "timm, transformer for small images"])
-def test_a_probe_through_the_file_is_the_probe_through_the_run(
+def test_probes_on_the_file_and_on_the_run_agree(
     exported: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, run, folder = exported[name]
@@ -169,30 +172,30 @@ def test_a_probe_through_the_file_is_the_probe_through_the_run(
     scope: dict[str, Any] = {}
     exec(re.findall("```python\n(.*?)```", Path("README.md").read_text(), flags=re.DOTALL)[0], scope)
 
-    def through_the_file(x: torch.Tensor) -> torch.Tensor:
+    def exported_model(x: torch.Tensor) -> torch.Tensor:
         if "session" in scope:
             return torch.from_numpy(scope["model"](x.numpy()))
-        rows: torch.Tensor = scope["model"]((x - backbone.mean) / backbone.std)
-        return rows
+        features: torch.Tensor = scope["model"]((x - backbone.mean) / backbone.std)
+        return features
 
     found = {}
-    for encoder in (backbone, through_the_file):
-        rows, labels = [], []
+    for encoder in (backbone, exported_model):
+        features, labels = [], []
         for split, count in (("train", 400), ("test", 400)):
             images = load("fashion-mini", split)
             with torch.no_grad():
                 x = resize_to(to_tensor(images.pixels[:count]).float() / 255, backbone.image_size)
-                rows.append(encoder(x))
+                features.append(encoder(x))
             labels.append(torch.from_numpy(images.targets[:count]).long())
-        logits = linear_probe(rows[0], labels[0], rows[1], classes=10, epochs=50)[0]
-        right = (logits.argmax(1) == labels[1], knn_predict(rows[0], labels[0], rows[1]) == labels[1])
+        logits = linear_probe(features[0], labels[0], features[1], classes=10, epochs=50)[0]
+        right = (logits.argmax(1) == labels[1], knn_predict(features[0], labels[0], features[1]) == labels[1])
         found[encoder] = [float(one.float().mean()) for one in right]
-    assert found[backbone] == found[through_the_file]
-    assert min(found[backbone]) > 0.2  # of ten classes, even an untrained network tells some apart
+    assert found[backbone] == found[exported_model]
+    assert min(found[backbone]) > 0.2  # an untrained network is better than chance on ten classes
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_preprocessing_travels_with_the_file(exported: dict[str, Any], name: str) -> None:
+def test_the_preprocessing_is_stored_with_the_file(exported: dict[str, Any], name: str) -> None:
     _, run, folder = exported[name]
     backbone, found = load_backbone(run), json.loads((folder / "found.json").read_text())
     np.testing.assert_allclose(found["mean"], backbone.mean.flatten(), atol=1e-6)
@@ -202,12 +205,12 @@ def test_the_preprocessing_travels_with_the_file(exported: dict[str, Any], name:
         assert found["crop"] == round(120 * 8 / 7)
 
 
-def test_the_card_says_what_it_is(exported: dict[str, Any]) -> None:
+def test_the_content_of_the_model_card(exported: dict[str, Any]) -> None:
     written, _, _ = exported["timm, of a run"]
     text = written.card.read_text()
     for words in (
         "simclr+adc", "| align |", "| constrain |", "dcm", "16 images, 3 files skipped",
-        "Not judged yet: `glf evaluate", "Called from Python, with these settings", "'image_size': 120",
+        "Not evaluated yet: run `glf evaluate", "Called from Python with these options", "'image_size': 120",
         "fill in: your licence", "resize short side: 137",
         'timm.create_model("resnet18", num_classes=0, checkpoint_path="model.safetensors")', "library_name: timm",
     ):  # fmt: skip
@@ -216,7 +219,7 @@ def test_the_card_says_what_it_is(exported: dict[str, Any]) -> None:
     assert 'create_model("test_vit", num_classes=0, in_chans=1, img_size=32, patch_size=4, checkpoint' in vit
 
 
-def test_the_numbers_of_an_evaluation_are_in_the_card(small_run: Any, few_images: str, console: Console) -> None:
+def test_the_evaluation_is_in_the_model_card(small_run: Any, few_images: str, console: Console) -> None:
     from glf.config.evaluation import EvaluateConfig
     from glf.evaluation.suite import evaluate
 
@@ -224,14 +227,14 @@ def test_the_numbers_of_an_evaluation_are_in_the_card(small_run: Any, few_images
     found = evaluate(EvaluateConfig(run=run, suite=("knn", "geometry")), console)
     text = export(ExportConfig(run=run, format="safetensors"), console).card.read_text()
     assert (run / "export" / "safetensors" / "backbone.safetensors").is_file()
-    assert "| measure | pixels | untrained | trained |" in text
+    assert "| metric | pixels | untrained | trained |" in text
     for key, words in found["protocols"].items():
         assert re.search(rf"^\| {re.escape(words)} \|.*\d", text, flags=re.MULTILINE), key
     assert found["percent"]
     assert all(f"{100 * found['rows']['trained'][key]:.1f} %" in text for key in found["percent"])
 
 
-# --- what cannot be, and what goes wrong
+# --- errors
 
 
 @pytest.mark.parametrize(
@@ -239,59 +242,67 @@ def test_the_numbers_of_an_evaluation_are_in_the_card(small_run: Any, few_images
     [
         ("small_resnet", 1, 28, "timm"),
         ("small_resnet", 3, 224, "torchvision"),
-        ("resnet18", 3, 64, "timm"),  # another first convolution
-        ("timm:test_convnext", 3, 64, "timm"),  # another stride, which no shape of a tensor shows
+        ("resnet18", 3, 64, "timm"),  # a different first convolution
+        ("timm:test_convnext", 3, 64, "timm"),  # a different stride, which no tensor shape shows
         ("torchvision:resnet18", 1, 224, "torchvision"),
         ("timm:test_vit", 3, 160, "torchvision"),
     ],
 )
-def test_what_is_no_plain_model_is_refused_with_a_way_out(tmp_path, console, model, channels, size, format_):
-    run = moved(Backbone(model, channels=channels, image_size=size), tmp_path)
-    with pytest.raises(ValueError, match=rf"no plain model of {format_}: .*--format safetensors.*or --format onnx"):
+def test_models_the_format_cannot_represent_are_refused_with_advice(tmp_path, console, model, channels, size, format_):
+    run = saved(Backbone(model, channels=channels, image_size=size), tmp_path)
+    with pytest.raises(ValueError, match=rf"not a plain {format_} model: .*--format safetensors.*or --format onnx"):
         export(ExportConfig(run=run, format=format_, out=tmp_path / "out"), console)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_that_gives_other_features_is_never_written(tmp_path, console, monkeypatch):
-    run = moved(Backbone("small_resnet", channels=1, image_size=28), tmp_path)
-    recipe = safetensors_recipe(load_backbone(run))
-    wrong = recipe._replace(code=recipe.code.replace("stride=2", "stride=1"))
-    monkeypatch.setitem(__import__("glf.exporting.write").export.export.RECIPES, "safetensors", lambda _: wrong)
+def test_a_file_with_other_features_is_never_written(tmp_path, console, monkeypatch):
+    run = saved(Backbone("small_resnet", channels=1, image_size=28), tmp_path)
+    loading = safetensors_code(load_backbone(run))
+    wrong = loading._replace(code=loading.code.replace("stride=2", "stride=1"))
+    exporter = EXPORTERS["safetensors"]
+    monkeypatch.setitem(EXPORTERS, "safetensors", replace(exporter, loading_code=lambda _: wrong))
     with pytest.raises(ValueError, match=r"would give other features than small_resnet .*nothing was written"):
         export(ExportConfig(run=run, format="safetensors", out=tmp_path / "out"), console)
     assert list((tmp_path / "out").iterdir()) == []
-    assert check(recipe.code.replace(WEIGHTS, str(run)), load_backbone(run).eval(), "safetensors") == 0
+    assert check_export(loading.code.replace(WEIGHTS, str(run)), load_backbone(run).eval(), exporter) == 0
 
 
 def test_a_full_disk_leaves_nothing(tmp_path, console):
-    run = moved(Backbone("small_resnet", channels=1, image_size=28), tmp_path)
-    with files_up_to(50_000), pytest.raises(OSError, match=r"could not be written \(File too large\): make room"):
+    run = saved(Backbone("small_resnet", channels=1, image_size=28), tmp_path)
+    with files_up_to(50_000), pytest.raises(OSError, match=r"could not be written \(File too large\): free some space"):
         export(ExportConfig(run=run, format="safetensors", out=tmp_path / "out"), console)
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_a_file_by_name(tmp_path, console):
-    run = moved(Backbone("small_resnet", channels=1, image_size=28), tmp_path)
+def test_out_may_be_a_file(tmp_path, console):
+    run = saved(Backbone("small_resnet", channels=1, image_size=28), tmp_path)
     done = export(ExportConfig(run=run, format="safetensors", out=tmp_path / "mine.safetensors"), console)
     assert (done.file, done.card) == (tmp_path / "mine.safetensors", tmp_path / "mine.md")
     assert "load it without glf" in console.file.getvalue()
-    assert load_backbone(done.file).describe() == load_backbone(run).describe(), "glf itself reads it too"
+    assert load_backbone(done.file).describe() == load_backbone(run).describe(), "glf reads it too"
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"run": Path("no/such/run")}, "is no/such/run the directory of a finished run"),
-        ({"run": Path("timm:resnet18")}, "is its library's already: export what you have trained"),
-        ({"out": Path("x.onnx"), "format": "safetensors"}, r"should end with \.safetensors, or be a folder"),
+        (
+            {"run": Path("timm:resnet18")},
+            "timm:resnet18 is already a model of another library; glf export takes a run directory",
+        ),
+        ({"out": Path("x.onnx"), "format": "safetensors"}, r"must end with \.safetensors, or be a folder"),
     ],
 )
-def test_mistakes_name_the_next_step(settings, message, console):
+def test_mistakes_are_explained(settings, message, console):
     with pytest.raises((ValueError, OSError), match=message):
         export(ExportConfig(**({"run": Path("r")} | settings)), console)
 
 
-def test_onnx_without_its_packages_names_the_extra(monkeypatch, console):
-    monkeypatch.setattr("glf.exporting.onnx.find_spec", lambda name: None)
+def test_missing_packages_of_onnx_name_the_extra(monkeypatch, console):
+    monkeypatch.setattr("glf.exporting.write.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"needs onnx, onnxscript, onnxruntime: pip install 'glf\[onnx\]'"):
         export(ExportConfig(run=Path("r"), format="onnx"), console)
+
+
+def test_every_format_of_the_command_has_an_exporter():
+    assert tuple(EXPORTERS) == get_args(Format)

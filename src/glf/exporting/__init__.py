@@ -1,1 +1,9 @@
-"""A trained backbone as files that other libraries read without this one."""
+"""glf export: a trained backbone as files that other libraries load without glf.
+
+- formats.py: the table of formats. A new format is one entry here (and its name in ``config.inference.Format``).
+- loading_code.py: lines of Python that load an exported file without glf, for the model card.
+- preprocess.py: resizing, cropping and normalisation of the input images.
+- onnx.py: the backbone as an ONNX graph.
+- model_card.py: the model card.
+- write.py: the command: writes the files after checking that they give the run's features.
+"""

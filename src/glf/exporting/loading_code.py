@@ -1,58 +1,68 @@
-"""Lines of Python that build a backbone's body without this library, and read its weights.
+"""Lines of Python that build a backbone's body and load its weights without glf, for the model card.
 
-The lines go into the model card. Before that they are run, and what they build has to give the backbone's features.
+``glf export`` runs the lines before it writes them, and requires that the model they build gives the backbone's
+features.
 """
 
 from typing import Any, NamedTuple
 
 from torch import nn
 
-from glf.nn.backbone import Backbone, head_of, stem_kind, transformer_sizes
+from glf.data.decode import SMALL
+from glf.nn.backbone import Backbone, classifier_name, stem_kind, transformer_sizes
 
-WEIGHTS = "FILE"  # stands in the lines for the path of the weights
+WEIGHTS = "FILE"  # placeholder for the path of the weights in the code
 
 
 class LoadingCode(NamedTuple):
-    """Lines that end with ``model``, which takes normalised images."""
+    """Code that defines ``model``, which takes normalised images unless the format normalises them itself."""
 
     code: str
     name: str = ""  # of the model in its library
-    arguments: dict[str, Any] | None = None  # beside the name and the number of classes
+    arguments: dict[str, Any] | None = None  # of the model, besides its name and number of classes
+    folder_code: str = (
+        ""  # code that loads the model and its preprocessing from the folder, if the format has such a way
+    )
 
 
-def timm_recipe(backbone: Backbone) -> LoadingCode:
-    """One call of timm; ValueError where no such call gives this model."""
-    plain, name, arguments, call = _of_timm(backbone)
+def timm_code(backbone: Backbone) -> LoadingCode:
+    """One call of timm.create_model; ValueError if no such call gives this model."""
+    plain, name, arguments, call = _timm_model(backbone)
     _check_same("timm", backbone, plain)
     code = f'import timm\n\nmodel = {call[:-1]}, checkpoint_path="{WEIGHTS}").eval()'
-    return LoadingCode(code, name, arguments)
+    from_folder = (
+        "import timm\n\n"
+        'model = timm.create_model("local-dir:.", pretrained=True).eval()\n'
+        "transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))"
+    )
+    return LoadingCode(code, name, arguments, from_folder)
 
 
-def torchvision_recipe(backbone: Backbone) -> LoadingCode:
-    """A model of torchvision's that has lost its classifier; ValueError where it is another model."""
-    plain, lines = _of_torchvision(backbone)
+def torchvision_code(backbone: Backbone) -> LoadingCode:
+    """A torchvision model without its classifier; ValueError if this is not a plain torchvision model."""
+    plain, lines = _torchvision_model(backbone)
     _check_same("torchvision", backbone, plain)
     load = [f'model.load_state_dict(torch.load("{WEIGHTS}", weights_only=True))', "model.eval()"]
     return LoadingCode("\n".join(["import torch", "import torchvision", "from torch import nn", "", *lines, *load]))
 
 
-def safetensors_recipe(backbone: Backbone) -> LoadingCode:
-    """The model as its library builds it, then whatever a stem for small images changes, then the weights."""
+def safetensors_code(backbone: Backbone) -> LoadingCode:
+    """The library's model, then the changes for small images (if any), then the weights."""
     imports = ["from safetensors.torch import load_file", "from torch import nn"]
     if backbone.name == "small_resnet":
         imports, lines = [*imports, "from timm.models.resnet import BasicBlock, ResNet"], _small_resnet(backbone)
     elif type(backbone.body).__module__.startswith("torchvision."):
-        plain, lines = _of_torchvision(backbone)
+        plain, lines = _torchvision_model(backbone)
         imports, lines = ["import torchvision", *imports], lines + _changes(plain, backbone.body)
     else:
-        plain, _, _, call = _of_timm(backbone)
+        plain, _, _, call = _timm_model(backbone)
         imports, lines = ["import timm", *imports], [f"model = {call}", *_changes(plain, backbone.body)]
     load = [f'model.load_state_dict(load_file("{WEIGHTS}"))', "model.eval()"]
     return LoadingCode("\n".join([*imports, "", *lines, *load]))
 
 
-def onnx_recipe(backbone: Backbone) -> LoadingCode:
-    """onnxruntime needs no model; what it runs takes images from 0 to 1, and normalises them itself."""
+def onnx_code(_: Backbone) -> LoadingCode:
+    """A function around an onnxruntime session; the graph normalises the images itself."""
     lines = [
         "import onnxruntime",
         "",
@@ -65,8 +75,8 @@ def onnx_recipe(backbone: Backbone) -> LoadingCode:
     return LoadingCode("\n".join(lines))
 
 
-def _of_timm(backbone: Backbone) -> tuple[nn.Module, str, dict[str, Any], str]:
-    """timm's model of that name, its name and arguments, and the call that makes it."""
+def _timm_model(backbone: Backbone) -> tuple[nn.Module, str, dict[str, Any], str]:
+    """The unmodified timm model, its name and arguments, and the call that creates it."""
     import timm
 
     name = _plain_name(backbone)
@@ -76,11 +86,11 @@ def _of_timm(backbone: Backbone) -> tuple[nn.Module, str, dict[str, Any], str]:
     plain: nn.Module = timm.create_model(name, num_classes=0, **arguments)
     arguments |= transformer_sizes(plain, backbone.image_size, stem_kind(backbone.stem, backbone.image_size))
     plain = timm.create_model(name, num_classes=0, **arguments)
-    return plain, name, arguments, f'timm.create_model("{name}", num_classes=0{_given(arguments)})'
+    return plain, name, arguments, f'timm.create_model("{name}", num_classes=0{_as_code(arguments)})'
 
 
-def _of_torchvision(backbone: Backbone) -> tuple[nn.Module, list[str]]:
-    """torchvision's model of that name without its classifier, and the lines that make it."""
+def _torchvision_model(backbone: Backbone) -> tuple[nn.Module, list[str]]:
+    """The unmodified torchvision model without its classifier, and the lines that create it."""
     import torchvision
 
     name = _plain_name(backbone)
@@ -88,10 +98,10 @@ def _of_torchvision(backbone: Backbone) -> tuple[nn.Module, list[str]]:
         raise ValueError(_not_plain("torchvision", backbone, f"torchvision has no model {name}"))
     arguments = {"image_size": backbone.image_size} if name.startswith("vit_") else {}
     plain = torchvision.models.get_model(name, weights=None, **arguments)
-    head = head_of(plain)
-    setattr(plain, head, nn.Identity())
-    make = f'model = torchvision.models.get_model("{name}", weights=None{_given(arguments)})'
-    return plain, [make, f"model.{head} = nn.Identity()"]
+    classifier = classifier_name(plain)
+    setattr(plain, classifier, nn.Identity())
+    create = f'model = torchvision.models.get_model("{name}", weights=None{_as_code(arguments)})'
+    return plain, [create, f"model.{classifier} = nn.Identity()"]
 
 
 def _small_resnet(backbone: Backbone) -> list[str]:
@@ -107,7 +117,7 @@ def _small_resnet(backbone: Backbone) -> list[str]:
 
 
 def _changes(plain: nn.Module, changed: nn.Module) -> list[str]:
-    """Lines that turn the one model into the other: a layer replaced, or only its stride set."""
+    """Lines that turn the unmodified model into ours: layers replaced, or only their strides set."""
     lines = []
     for path, layer in changed.named_modules():
         before = plain.get_submodule(path)
@@ -115,21 +125,21 @@ def _changes(plain: nn.Module, changed: nn.Module) -> list[str]:
             continue
         if isinstance(layer, nn.Conv2d) and isinstance(before, nn.Conv2d) and before.weight.shape == layer.weight.shape:
             lines.append(f'model.get_submodule("{path}").stride = {layer.stride}')
-        else:  # how a layer prints is how it is made
+        else:  # the repr of a layer is the code that creates it
             parent, _, name = path.rpartition(".")
             lines.append(f'setattr(model.get_submodule("{parent}"), "{name}", nn.{layer!r})')
     return lines
 
 
 def _check_same(library: str, backbone: Backbone, plain: nn.Module) -> None:
-    """The model that a plain name builds has the convolutions of ours: a stride, which no shape shows, counts too."""
+    """Raise unless the library's model has our convolutions, including strides, which no tensor shape shows."""
     theirs = dict(plain.named_modules())
     for path, layer in backbone.body.named_modules():
         other = theirs.get(path)
         if isinstance(layer, nn.Conv2d) and (
             not isinstance(other, nn.Conv2d) or layer.weight.shape != other.weight.shape or layer.stride != other.stride
         ):
-            raise ValueError(_not_plain(library, backbone, f"its layer {path} is another"))
+            raise ValueError(_not_plain(library, backbone, f"its layer {path} differs"))
     shapes = {name: tensor.shape for name, tensor in backbone.body.state_dict().items()}
     if shapes != {name: tensor.shape for name, tensor in plain.state_dict().items()}:
         raise ValueError(_not_plain(library, backbone, "its tensors have other names or shapes"))
@@ -137,10 +147,10 @@ def _check_same(library: str, backbone: Backbone, plain: nn.Module) -> None:
 
 def _not_plain(library: str, backbone: Backbone, why: str) -> str:
     small = stem_kind(backbone.stem, backbone.image_size) != "standard"
-    stem = " (for images below 113 px the stem is adapted)" if small else ""
+    stem = f" (the stem is adapted to images of up to {SMALL} px)" if small else ""
     return (
-        f"{backbone.name} at {backbone.image_size} px is no plain model of {library}: {why}{stem};"
-        " use --format safetensors, whose card has the lines that build it, or --format onnx"
+        f"{backbone.name} at {backbone.image_size} px is not a plain {library} model: {why}{stem}; use"
+        " --format safetensors, with the code to build it in the model card, or --format onnx"
     )
 
 
@@ -148,5 +158,5 @@ def _plain_name(backbone: Backbone) -> str:
     return backbone.name.rpartition(":")[2]
 
 
-def _given(arguments: dict[str, Any]) -> str:
+def _as_code(arguments: dict[str, Any]) -> str:
     return "".join(f", {key}={value!r}" for key, value in arguments.items())

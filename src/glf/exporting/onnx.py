@@ -1,9 +1,8 @@
-"""A backbone as an ONNX graph that normalises its images itself, for any number of them at a time."""
+"""A backbone as an ONNX graph for any batch size, including the normalisation."""
 
 import json
 import logging
 import warnings
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor, nn
@@ -11,18 +10,9 @@ from torch import Tensor, nn
 from glf.exporting.preprocess import Preprocess
 from glf.nn.backbone import Backbone
 
-NEEDED = ("onnx", "onnxscript", "onnxruntime")
-
-
-def check_installed() -> None:
-    """Before any work."""
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        raise ValueError(f"--format onnx needs {', '.join(missing)}: pip install 'glf[onnx]'")
-
 
 class Normalised(nn.Module):
-    """The body behind mean and std, without anything that a graph cannot hold."""
+    """Normalisation and body, without the parts of ``Backbone`` that cannot be traced."""
 
     mean: Tensor
     std: Tensor
@@ -39,7 +29,7 @@ class Normalised(nn.Module):
 
 
 def graph_bytes(backbone: Backbone, preprocess: Preprocess) -> bytes:
-    """The file's content; what has to be done to an image is in its metadata."""
+    """The content of the .onnx file, with the preprocessing in its metadata."""
     import onnx
 
     model = Normalised(backbone).eval()
@@ -47,7 +37,7 @@ def graph_bytes(backbone: Backbone, preprocess: Preprocess) -> bytes:
     logging.getLogger("onnxscript").setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the exporter's own, about its own insides
+            warnings.simplefilter("ignore")  # the exporter warns about its own internals
             program = torch.onnx.export(
                 model,
                 (blank,),
@@ -57,10 +47,10 @@ def graph_bytes(backbone: Backbone, preprocess: Preprocess) -> bytes:
                 dynamic_shapes=({0: torch.export.Dim("batch")},),
                 verbose=False,
             )
-    except Exception as error:  # a model that cannot be traced raises whatever its code does
+    except Exception as error:  # tracing runs the model's own code, which may raise anything
         why = str(error).strip().partition("\n")[0]
         raise ValueError(
-            f"{backbone.name} cannot be written as a graph ({type(error).__name__}: {why}): use --format safetensors"
+            f"{backbone.name} cannot be traced to a graph ({type(error).__name__}: {why}): use --format safetensors"
         ) from error
     assert program is not None
     proto = program.model_proto

@@ -1,15 +1,16 @@
-"""What has to be done to an image before an exported backbone sees it; travels with every format."""
+"""Preprocessing of input images, stored with every exported backbone."""
 
 import math
 from dataclasses import dataclass
 from typing import Any
 
+from glf.data.decode import stored_side
 from glf.nn.backbone import Backbone
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocess:
-    """The short side to ``resize``, the centre of ``size``, values from 0 to 1, then mean and std."""
+    """Resize the short side to ``resize``, crop the central square of ``size``, scale to [0, 1], normalise."""
 
     size: int
     resize: int
@@ -20,17 +21,17 @@ class Preprocess:
 
     @classmethod
     def of(cls, backbone: Backbone, *, margin: bool) -> "Preprocess":
-        """As training stored its images: with a margin of a seventh, or for small images none."""
+        """The preprocessing of the training images, which were stored with or without a margin around the crop."""
         return cls(
             size=backbone.image_size,
-            resize=round(backbone.image_size * 8 / 7) if margin else backbone.image_size,
+            resize=stored_side(backbone.image_size) if margin else backbone.image_size,
             channels=backbone.channels,
             mean=tuple(round(value, 6) for value in backbone.mean.flatten().tolist()),
             std=tuple(round(value, 6) for value in backbone.std.flatten().tolist()),
         )
 
     def metadata(self) -> dict[str, Any]:
-        """The same in names that speak for themselves."""
+        """The preprocessing with self-explanatory names."""
         return {
             "input": f"(batch, {self.channels}, {self.size}, {self.size}), {'RGB' if self.channels == 3 else 'grey'}",
             "resize_short_side": self.resize,
@@ -42,7 +43,7 @@ class Preprocess:
         }
 
     def timm(self) -> dict[str, Any]:
-        """In timm's names. It resizes to the floor of size / crop_pct, which should be ``resize``."""
+        """The preprocessing with timm's names. timm resizes to floor(size / crop_pct), which must equal ``resize``."""
         return {
             "input_size": [self.channels, self.size, self.size],
             "crop_pct": math.floor(self.size / self.resize * 1e4) / 1e4,
