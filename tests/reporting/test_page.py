@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from glf.reporting.page import write_report
+from glf.reporting.study_tables import EXPLANATION
 from reporting.samples import HARMFUL, QUOTED, a_comparison, a_run
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -108,7 +109,7 @@ def test_many_runs(tmp_path: Path) -> None:
     a_comparison(tmp_path / "runs" / "study")
     assert write_report(tmp_path / "runs", tmp_path / "page.html") == 3 + 12
     page = parsed(tmp_path / "page.html")
-    assert "3 runs and 1 comparison" in page.text
+    assert "3 runs and 1 comparison · glf report" in page.text
     assert sum(name.startswith("run-") for name in page.ids) == 3  # without those of the comparison
     text = (tmp_path / "page.html").read_text()
     assert text.count("data:image/webp") == 4  # identical sheets are embedded once
@@ -158,8 +159,9 @@ def test_a_comparison(tmp_path: Path) -> None:
     assert write_report(a_comparison(tmp_path / "c"), tmp_path / "page.html") == 12
     page = parsed(tmp_path / "page.html")
     for words in (
-        "The weight of <DCM>", "Of 6 differences from none, 2 gains and 2 losses are significant; 2 are not (n.s.:",
+        "The weight of <DCM>", "Of 6 differences from none, 2 gains and 2 losses are significant; 2 are not (n.s.).",
         "simclr + 10, linear probe on d, -9.33", "no & no", "+2.00 [1.50, 2.50]", "simclr, d, seed 0",
+        "+0.40, n.s. [-0.98, 1.78]", EXPLANATION,
     ):  # fmt: skip
         assert words in page.text, words
     sections = "deltas table sensitivity maps runs failed about".split()

@@ -32,7 +32,7 @@ from glf.reporting.run_tables import (
     tile_style,
 )
 from glf.reporting.study_charts import difference_charts, sensitivity_charts
-from glf.reporting.study_tables import COMPARED_METRICS, every_run, study_notes, study_tables
+from glf.reporting.study_tables import COMPARED_METRICS, EXPLANATION, every_run, study_provenance, study_tables
 from glf.reporting.verdict import comparison_verdict, run_verdict
 from glf.result import write_file
 from glf.ui import say
@@ -53,18 +53,11 @@ def write_report(directory: Path, out: Path, figures: Path | None = None) -> int
     if figures is not None:
         check_matplotlib()
     runs, comparisons = find_runs(directory)
-    several = len(runs) + len(comparisons) > 1
-    if several:
-        title = f"{len(runs)} runs" + (f" and {len(comparisons)} comparisons" if comparisons else "")
-    else:
-        title = runs[0].title if runs else comparisons[0].content["title"]
     script = _own_file("page.js")
     page = _templates().get_template("page.html")
     html = page.render(
-        title=title,
         runs=runs,
         comparisons=comparisons,
-        several=several,
         sheets=Sheets(),
         css=Markup(_own_file("chart.css") + _own_file("page.css")),
         script=Markup(script),
@@ -72,6 +65,7 @@ def write_report(directory: Path, out: Path, figures: Path | None = None) -> int
     )
     write_file(out, html)
     if figures is not None:
+        several = len(runs) + len(comparisons) > 1
         for run in runs:
             write_run_figures(figures / run.name if several else figures, run)
         for comparison in comparisons:
@@ -101,13 +95,14 @@ def _templates() -> Environment:
     functions = (
         svg, run_verdict, comparison_verdict, training_charts, geometry_charts, entropy_chart, knn_chart,
         difference_charts, sensitivity_charts, accuracy_rows, class_rows, geometry_rows, overview_rows, plain_cell,
-        map_groups, map_legend, tile_style, study_tables, study_notes, every_run,
+        map_groups, map_legend, tile_style, study_tables, study_provenance, every_run,
     )  # fmt: skip
     environment.globals |= {function.__name__: function for function in functions}
     environment.globals |= {
         "max_galleries": MAX_GALLERIES,
         "map_width": MAP_WIDTH,
         "metric_names": COMPARED_METRICS,
+        "explanation": EXPLANATION,
         "theorem_as_printed": AS_PRINTED,
         "theorem_as_proved": AS_PROVED,
     }

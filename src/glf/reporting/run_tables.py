@@ -58,7 +58,7 @@ def overview_rows(runs: list[Run]) -> list[list[Cell]]:
     names = {
         key: run.evaluation["protocols"][key] for run in reversed(runs) for key in keys if run.value(key) is not None
     }
-    head = ("run", "method", "data", "epochs", *(names[key] for key in keys), "effective rank", "verdict")
+    head = ("run", "method", "data", "epochs", *(names[key] for key in keys), "effective rank", "health")
     rows = [[Cell(name) for name in head]]
     for run in runs:
         rank = run.value("rank") or run.content.get("training", {}).get("val/rank")

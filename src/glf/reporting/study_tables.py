@@ -174,10 +174,15 @@ def markdown_table(rows: Sequence[Sequence[object]], title: str = "") -> list[st
 
 
 def study_notes(content: dict[str, Any]) -> str:
-    """How to read the tables, and the command, machines, versions and protocols behind them."""
+    """How to read the tables, and their provenance."""
+    return f"{EXPLANATION} {study_provenance(content)}"
+
+
+def study_provenance(content: dict[str, Any]) -> str:
+    """Command, machines, version of torch, and protocols of a comparison."""
     machines = [run["machine"] for run in content["runs"]] or [content["machine"]]
     names = dict.fromkeys(f"{machine['processor']}, {machine['cores']} cores" for machine in machines)
-    text = f"{EXPLANATION} `{content['command']}`; {' and '.join(names)}; torch {content['versions']['torch']}."
+    text = f"`{content['command']}`; {' and '.join(names)}; torch {content['versions']['torch']}."
     for data, how in content["evaluated"].items():
         protocols = ", ".join(how["protocols"][name] for name in COMPARED_METRICS if name in how["protocols"])
         text += f" {data}: {protocols}; probes trained on {how['train']:,} images and evaluated on {how['test']:,}"
