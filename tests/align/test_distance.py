@@ -44,6 +44,6 @@ def test_terms_average_over_pairs_of_views(name, views):
     assert (gradient.abs() > 0).all()
 
 
-def test_cosine_does_not_see_the_lengths():
+def test_cosine_does_not_depend_on_lengths():
     z0, z1 = draw(2, 6, 4)
     assert cosine(3 * z0, 0.1 * z1).item() == pytest.approx(cosine(z0, z1).item(), rel=1e-12)

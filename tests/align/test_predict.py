@@ -9,7 +9,7 @@ from reference import draw, draw_fields
 
 
 @pytest.mark.parametrize("shape", [(1, 2), (2, 3), (7, 4)], ids=str)
-def test_regression_with_its_target_held_fixed(shape):
+def test_unit_distance_with_its_target_held_fixed(shape):
     prediction, target = draw(2, *shape)
     reference.check(lambda p: unit_distance(p, target), lambda p: reference.regression(p, target), prediction)
 
@@ -34,7 +34,7 @@ def test_terms_move_the_prediction_and_never_its_target(name):
     assert not teacher.any()
 
 
-def test_every_ordered_pair_of_views_counts_alike():
+def test_every_ordered_pair_of_views_has_equal_weight():
     fields = draw_fields(views=3)
     term = PredictView()(Embeddings(z=fields["z"], p=fields["p"]))
     pairs = [(v, w) for v in range(3) for w in range(3) if v != w]

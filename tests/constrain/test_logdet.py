@@ -24,7 +24,7 @@ def test_coding_length(shape, order):
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (5, 3)], ids=str)
-def test_the_series_goes_to_the_determinant(shape):
+def test_the_series_converges_to_the_determinant(shape):
     p, t = draw(*shape), draw(*shape, seed=1)
     exact, series = (coding_length(p, t, 8.0, order) for order in (0, 60))
     torch.testing.assert_close(series, exact, rtol=1e-9, atol=1e-12)
@@ -33,11 +33,11 @@ def test_the_series_goes_to_the_determinant(shape):
 
 def test_a_determinant_that_is_not_positive_is_refused():
     p = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-    with pytest.raises(ValueError, match=r"undefined here.*larger distortion"):
+    with pytest.raises(ValueError, match=r"undefined: det.*larger distortion"):
         coding_length(p, torch.stack((-p[0], p[1])), distortion=0.5, order=0)
 
 
-def test_the_warm_up_loosens_the_distortion():
+def test_the_warm_up_starts_with_a_larger_distortion():
     fields = draw_fields()
     e = Embeddings(z=fields["z"], p=fields["p"], teacher=fields["teacher"])
     term = CodingLength(4.0, 4, warmup_epochs=10)

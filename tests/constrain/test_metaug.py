@@ -1,6 +1,6 @@
 import torch
 
-from glf.constrain.metaug import UnifiedPartition, looked_ahead
+from glf.constrain.metaug import UnifiedPartition, look_ahead_loss
 from glf.methods import parse
 from glf.types import Embeddings
 from reference import draw, draw_fields
@@ -11,11 +11,11 @@ def test_generated_features_are_trained_by_the_look_ahead_loss():
     z, generated = (fields[name].requires_grad_() for name in ("z", "generated"))
     value = UnifiedPartition(4.0, generated=True)(Embeddings(z=z, generated=generated))
     by_term = torch.autograd.grad(value, (z, generated), retain_graph=True)
-    (meta,) = torch.autograd.grad(looked_ahead(z, generated, 4.0, 1.0), generated)
+    (meta,) = torch.autograd.grad(look_ahead_loss(z, generated, 4.0, 1.0), generated)
     torch.testing.assert_close(by_term[1], meta)
     assert meta.abs().max() > 1e-6
     small = 1e-6 * draw(*generated.shape, seed=3)
-    difference = looked_ahead(z, generated + small, 4.0, 1.0) - looked_ahead(z, generated - small, 4.0, 1.0)
+    difference = look_ahead_loss(z, generated + small, 4.0, 1.0) - look_ahead_loss(z, generated - small, 4.0, 1.0)
     torch.testing.assert_close(difference / 2, (meta * small).sum(), rtol=1e-4, atol=0)
 
 

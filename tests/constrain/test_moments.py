@@ -19,7 +19,7 @@ from reference import draw
 
 
 def unequal(*shape: int) -> torch.Tensor:
-    """Standard deviations from well below to well above VICReg's floor of 1, none on its kink."""
+    """Samples with standard deviations from well below to well above VICReg's floor of 1."""
     return draw(*shape) * torch.linspace(0.2, 3, shape[-1], dtype=torch.float64) + 0.7
 
 
@@ -61,7 +61,7 @@ def test_terms_average_over_views(name, views):
     assert (gradient.abs() > 0).all()
 
 
-def test_the_hinge_is_open_above_the_floor():
+def test_variance_is_zero_above_the_floor():
     z = (10 * draw(2, 8, 3)).requires_grad_()
     value = Variance()(Embeddings(z=z))
     value.backward()
@@ -69,13 +69,13 @@ def test_the_hinge_is_open_above_the_floor():
     assert not z.grad.any()
 
 
-def test_standardise_leaves_everything_but_z():
+def test_standardise_changes_z_only():
     e = Embeddings(z=unequal(2, 6, 3), prior=draw(6, 2))
-    mapped = Standardise()(e)
+    transformed = Standardise()(e)
     expected = torch.stack([reference.standardise(view) for view in e.z])
-    torch.testing.assert_close(mapped.z, expected, rtol=1e-10, atol=1e-12)
-    assert mapped.prior is e.prior
-    torch.testing.assert_close(mapped.z.mean(1), torch.zeros(2, 3).double(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(transformed.z, expected, rtol=1e-10, atol=1e-12)
+    assert transformed.prior is e.prior
+    torch.testing.assert_close(transformed.z.mean(1), torch.zeros(2, 3).double(), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("function", [variance, covariance, lambda z: standardise(z).square().sum()])

@@ -14,7 +14,7 @@ def test_sinkhorn(rounds):
     torch.testing.assert_close(sinkhorn(scores, 0.3, rounds), expected, rtol=1e-12, atol=1e-14)
 
 
-def test_every_prototype_takes_the_same_share_in_the_end():
+def test_every_prototype_gets_the_same_share_after_many_rounds():
     codes = sinkhorn(draw(12, 4), 0.5, rounds=200)
     torch.testing.assert_close(codes.sum(1), torch.ones(12, dtype=codes.dtype))
     torch.testing.assert_close(codes.sum(0), torch.full((4,), 3.0, dtype=codes.dtype))
@@ -31,11 +31,11 @@ def test_codes_of_the_full_views_without_gradient():
     assert not e.codes.requires_grad
 
 
-def test_a_queue_shares_the_mass_once_it_is_time():
-    fields, map_ = draw_fields(), Codes(queue=12, queue_epoch=2)
+def test_a_queue_shares_the_mass_from_its_epoch_on():
+    fields, transform = draw_fields(), Codes(queue=12, queue_epoch=2)
     plain = Codes()
     e = Embeddings(z=fields["z"].requires_grad_(), prototypes=fields["prototypes"])
-    torch.testing.assert_close(map_(e).codes, plain(e).codes)
-    map_.epoch = 2.0
-    assert not torch.allclose(map_(e).codes, plain(e).codes)
-    assert map_.memory.keys.shape == (2, 12, 4)
+    torch.testing.assert_close(transform(e).codes, plain(e).codes)
+    transform.epoch = 2.0
+    assert not torch.allclose(transform(e).codes, plain(e).codes)
+    assert transform.memory.keys.shape == (2, 12, 4)

@@ -20,11 +20,11 @@ def test_sliced_wasserstein():
     reference.check(ours, lambda z: reference.sliced_wasserstein(z, target, directions), draw(5, 3))
 
 
-def test_samples_follow_their_laws():
+def test_samples_follow_their_target_distributions():
     z = draw(20_000, 3) @ torch.tensor([[2.0, 0, 0], [1, 1, 0], [0, 0, 0.5]], dtype=torch.float64) + 3
     some = z[:4_000]
     sphere, cube, gaussian, isotropic = (
-        TARGET_DISTRIBUTIONS[law](some, seeded()) for law in ("sphere", "cube", "gaussian", "isotropic")
+        TARGET_DISTRIBUTIONS[name].sample(some, seeded()) for name in ("sphere", "cube", "gaussian", "isotropic")
     )
     torch.testing.assert_close(sphere.norm(dim=1), torch.ones(4_000, dtype=z.dtype))
     assert sphere.mean(0).abs().max() < 0.05
@@ -40,45 +40,45 @@ def test_the_mixture_finds_the_clusters():
     z = centres + 0.1 * draw(120, 2)
     label = dbscan(z)
     assert len(set(label.tolist()) - {-1}) == 3
-    sample = TARGET_DISTRIBUTIONS["mixture"](z, seeded())
+    sample = TARGET_DISTRIBUTIONS["mixture"].sample(z, seeded())
     assert sample.shape == z.shape
     nearest = torch.cdist(sample, centres[::40]).min(1)
     assert nearest.values.max() < 1
     assert nearest.indices.bincount().min() >= 30
 
 
-@pytest.mark.parametrize("law", TARGET_DISTRIBUTIONS)
-def test_a_point_and_a_matching_batch(law):
-    """What follows the law costs little; a collapsed batch costs more wherever the law forbids it."""
-    term = MatchDistribution(law)
-    batch = TARGET_DISTRIBUTIONS[law](draw(256, 4), seeded()).unsqueeze(0)
+@pytest.mark.parametrize("target", TARGET_DISTRIBUTIONS)
+def test_a_point_and_a_matching_batch(target):
+    """A batch that follows the target costs little; a collapsed one costs more, unless a point matches the target."""
+    term = MatchDistribution(target)
+    batch = TARGET_DISTRIBUTIONS[target].sample(draw(256, 4), seeded()).unsqueeze(0)
     point = torch.full((1, 256, 4), 0.5, dtype=torch.float64)
     good, bad = (float(term(Embeddings(z=z))) for z in (batch, point))
-    if law in ("gaussian", "mixture"):
-        assert bad == pytest.approx(0, abs=1e-9)  # a point is a Gaussian of its own
+    if target in ("gaussian", "mixture"):
+        assert bad == pytest.approx(0, abs=1e-9)  # a point is a Gaussian too
     else:
         assert good < 0.2 * bad
 
 
-@pytest.mark.parametrize("law", TARGET_DISTRIBUTIONS)
-def test_it_pulls_where_the_law_is_not_met(law):
-    z = (draw(2, 64, 3).exp()).requires_grad_()  # skewed, off-centre, of no unit scale
-    (gradient,) = torch.autograd.grad(MatchDistribution(law)(Embeddings(z=z)), z)
+@pytest.mark.parametrize("target", TARGET_DISTRIBUTIONS)
+def test_a_batch_that_does_not_match_has_a_gradient(target):
+    z = (draw(2, 64, 3).exp()).requires_grad_()  # skewed, not centred, not of unit scale
+    (gradient,) = torch.autograd.grad(MatchDistribution(target)(Embeddings(z=z)), z)
     assert gradient.abs().max() > 1e-5
 
 
-def test_draws_are_alike_everywhere_and_new_at_every_step():
+def test_draws_are_equal_everywhere_and_new_at_every_step():
     a, b, e = MatchDistribution("sphere"), MatchDistribution("sphere"), Embeddings(z=draw(2, 16, 3))
     first, second = a(e), a(e)
     assert first != second
     assert b(e) == first
     with torch.no_grad():
-        assert a(e) == a(e)  # a look leaves no trace
+        assert a(e) == a(e)  # without gradients the count of draws stays
 
 
 @pytest.mark.parametrize("method", ["wmse", "barlow_twins", "corinfomax"])
-def test_laws_read_what_no_map_has_touched(method):
-    """Behind a whitening or a normalisation a law would be met, or could not be."""
+def test_target_distributions_read_z_before_any_transform(method):
+    """After a whitening or a normalisation a target would always, or never, be matched."""
     fields = draw_fields(batch=12, dim=4)
     e = Embeddings(**fields)
     options = {"size": 6} if method == "wmse" else {}
@@ -88,8 +88,8 @@ def test_laws_read_what_no_map_has_touched(method):
 
 
 @pytest.mark.parametrize("dim", [8, 256])
-@pytest.mark.parametrize(("law", "cost"), [("sphere", 2.0), ("cube", 1.0), ("isotropic", 1.0)])
-def test_a_point_costs_the_same_at_any_width(law, cost, dim):
-    """In units of the law's variance; a weight means the same for a narrow z and for a wide one."""
+@pytest.mark.parametrize(("target", "cost"), [("sphere", 2.0), ("cube", 1.0), ("isotropic", 1.0)])
+def test_a_point_costs_the_same_at_any_width(target, cost, dim):
+    """In units of the target's variance, so that a weight means the same for a narrow and for a wide z."""
     z = 1e-3 * torch.nn.functional.normalize(draw(dim), dim=0).expand(2, 2000, dim)
-    assert float(MatchDistribution(law, slices=512)(Embeddings(z=z))) == pytest.approx(cost, rel=0.1)
+    assert float(MatchDistribution(target, slices=512)(Embeddings(z=z))) == pytest.approx(cost, rel=0.1)

@@ -13,15 +13,15 @@ def test_whiten():
 
 
 def test_too_few_images_are_refused():
-    with pytest.raises(ValueError, match="3 dimensions takes more than 3 images at once, not 3"):
+    with pytest.raises(ValueError, match="3 dimensions needs more than 3 images, not 3"):
         whiten(draw(3, 3))
 
 
 def test_each_part_has_identity_covariance():
     z = draw(2, 12, 3)
-    map_ = Whiten(size=6)
+    transform = Whiten(size=6)
     parts = torch.randperm(12, generator=Whiten(size=6).draws.generator()).tensor_split(2)
-    whitened = map_(Embeddings(z=z)).z
+    whitened = transform(Embeddings(z=z)).z
     assert whitened.shape == z.shape
     for view in range(2):
         for part in parts:
@@ -29,17 +29,17 @@ def test_each_part_has_identity_covariance():
             torch.testing.assert_close(whitened[view][part], whiten(z[view][part]))
 
 
-def test_rounds_lie_side_by_side_and_differ():
+def test_rounds_are_concatenated_and_differ():
     whitened = Whiten(size=6, rounds=3)(Embeddings(z=draw(2, 12, 3))).z
     assert whitened.shape == (2, 36, 3)
     a, b, _ = whitened[0].chunk(3)
     assert not torch.allclose(a, b)
 
 
-def test_parts_are_drawn_anew_and_go_on_after_a_checkpoint():
+def test_parts_are_drawn_at_every_step_and_continue_after_a_checkpoint():
     e = Embeddings(z=draw(2, 12, 3).requires_grad_())
-    map_, fresh = Whiten(size=6), Whiten(size=6)
-    first, second = map_(e).z, map_(e).z
+    transform, fresh = Whiten(size=6), Whiten(size=6)
+    first, second = transform(e).z, transform(e).z
     assert not torch.allclose(first, second)
-    fresh.load_state_dict(map_.state_dict())
-    torch.testing.assert_close(fresh(e).z, map_(e).z, rtol=0, atol=0)
+    fresh.load_state_dict(transform.state_dict())
+    torch.testing.assert_close(fresh(e).z, transform(e).z, rtol=0, atol=0)

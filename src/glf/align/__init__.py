@@ -1,1 +1,1 @@
-"""The aligning parts: what pulls two views of one image together."""
+"""Aligning parts: terms that pull the views of an image together."""

@@ -1,4 +1,4 @@
-"""Distances between two views of the same images."""
+"""Distances between two views of the same images: MSE, cosine, unit distance, diagonal of the cross-correlation."""
 
 from itertools import combinations
 
@@ -16,7 +16,7 @@ def mse(z0: Float[Tensor, "batch dim"], z1: Float[Tensor, "batch dim"]) -> Scala
 
     .. math:: \frac{1}{nd} \sum_i |z_i - z'_i|^2
 
-    Reference: Bardes et al. 2022 (VICReg), Eq. 5; their code divides by d as well, and so do we.
+    Reference: Bardes et al. 2022 (VICReg), Eq. 5, divided by d as in their code.
 
     >>> import torch
     >>> float(mse(torch.tensor([[1.0, 3.0]]), torch.tensor([[1.0, 1.0]])))
@@ -26,7 +26,7 @@ def mse(z0: Float[Tensor, "batch dim"], z1: Float[Tensor, "batch dim"]) -> Scala
 
 
 class MSE(Term):
-    """Mean squared error between views."""
+    """Mean squared error between views (VICReg)."""
 
     name, role, formula = "mse", "align", "|z - z'|^2 / d"
 
@@ -50,7 +50,7 @@ def cosine(z0: Float[Tensor, "batch dim"], z1: Float[Tensor, "batch dim"], tempe
 
 
 class Cosine(Tempered):
-    """Negative cosine similarity between views, over a temperature."""
+    """Negative cosine similarity between views, over a temperature (SimCLR)."""
 
     name, role, formula = "cosine", "align", "-cos(z, z') / temperature"
 
@@ -63,7 +63,7 @@ class Cosine(Tempered):
 
 
 def unit_distance(z0: Float[Tensor, "batch dim"], z1: Float[Tensor, "batch dim"]) -> Scalar:
-    r"""Squared distance of unit vectors: 2 - 2 cos.
+    r"""Mean squared distance between unit vectors: 2 - 2 cos.
 
     .. math:: \frac{1}{n} \sum_i \left| \frac{z_i}{|z_i|} - \frac{z'_i}{|z'_i|} \right|^2
 
@@ -77,7 +77,7 @@ def unit_distance(z0: Float[Tensor, "batch dim"], z1: Float[Tensor, "batch dim"]
 
 
 class UnitDistance(Term):
-    """Squared distance of the views' directions."""
+    """Squared distance between the views' unit vectors (W-MSE)."""
 
     name, role, formula = "unit_distance", "align", "|unit z - unit z'|^2"
 
@@ -86,12 +86,12 @@ class UnitDistance(Term):
 
 
 def diagonal(correlation: Float[Tensor, "dim dim"]) -> Scalar:
-    r"""How far each dimension is from agreeing with itself across views.
+    r"""Squared distance of the diagonal of the cross-correlation from one.
 
     .. math:: \sum_i (1 - C_{ii})^2
 
-    For standardised embeddings :math:`1 - C_{ii}` is half the mean squared distance of dimension i between the
-    views, so this really is an alignment.
+    For standardised embeddings :math:`1 - C_{ii}` is half the mean squared distance between the views in dimension i,
+    so this is an alignment.
 
     Reference: Zbontar et al. 2021 (Barlow Twins), Eq. 1, invariance term.
 
@@ -103,7 +103,7 @@ def diagonal(correlation: Float[Tensor, "dim dim"]) -> Scalar:
 
 
 class Diagonal(Term):
-    """The diagonal of the views' cross-correlation, pulled to one."""
+    """Pulls the diagonal of the views' cross-correlation to one (Barlow Twins)."""
 
     name, role, formula = "diagonal", "align", "sum_i (1 - C_ii)^2"
 

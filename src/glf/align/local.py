@@ -1,4 +1,4 @@
-"""Local features of two views, matched by where they lie in the image or by how alike they are (VICRegL)."""
+"""Alignment of local features of two views, matched by location in the image or by feature (VICRegL)."""
 
 from glf.align.distance import mse
 from glf.similarity import MatchedCells
@@ -7,10 +7,10 @@ from glf.types import Embeddings, Scalar
 
 
 class LocalMSE(MatchedCells):
-    """Matched cells agree: twice the mean over the sets, the sum over both ways of matching.
+    """Mean squared error of matched cells: twice the mean over the sets, that is, the sum over both ways of matching.
 
-    Reference: Bardes et al. 2022 (VICRegL), Eq. 3 to 5. lightly's loss is the same; the authors' code overwrites the
-    sum in its loop over pairs of views.
+    Reference: Bardes et al. 2022 (VICRegL), Eq. 3 to 5, as lightly does. The authors' code overwrites the sum in its
+    loop over pairs of views.
     """
 
     name, role, formula = "local_mse", "align", "|map_i - map'_match(i)|^2 / d"

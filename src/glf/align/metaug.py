@@ -1,4 +1,4 @@
-"""MetAug's optimisation-unified contrast, and features that a generator adds to it."""
+"""Aligning part of MetAug's optimisation-unified contrast, with generated features as further views."""
 
 from glf.similarity import unified_log_sums_of
 from glf.terms import Term
@@ -6,9 +6,9 @@ from glf.types import Embeddings, Scalar
 
 
 class UnifiedMatch(Term):
-    """Every view near every other of its image, the farthest most; with ``generated`` among generated features too.
+    """Pulls each view to the other views of its image, the farthest most; ``generated`` adds generated features.
 
-    Those take no gradient here: they learn by what they bring (UnifiedPartition).
+    The generated features get no gradient here: UnifiedPartition trains the generator.
     """
 
     role, formula = "align", "log sum_p exp(-sharpness s_p), s = (1 + cos) / 2"

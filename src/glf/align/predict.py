@@ -1,4 +1,4 @@
-"""Aligning parts that predict one view from another; the target takes no gradient."""
+"""Aligning parts with a target without gradient: the other view (SimSiam), or the EMA teacher (BYOL, MEC, MoCo)."""
 
 from itertools import permutations
 
@@ -8,7 +8,7 @@ from glf.types import Embeddings, Scalar
 
 
 class PredictView(Term):
-    """SimSiam: the predictor's output of one view against the projection of the other, held fixed."""
+    """SimSiam: predictor's output of one view against the detached projection of the other."""
 
     name, role, formula = "predict_view", "align", "-cos(p, sg z')"
     needs = frozenset({"z", "p"})
@@ -19,7 +19,7 @@ class PredictView(Term):
 
 
 class PredictTeacher(Term):
-    """BYOL: the predictor's output of one view against the momentum encoder's projection of the other."""
+    """BYOL: predictor's output of one view against the EMA teacher's projection of the other."""
 
     name, role, formula = "predict_teacher", "align", "|unit p - unit teacher'|^2"
     needs = frozenset({"z", "p", "teacher"})
@@ -31,14 +31,14 @@ class PredictTeacher(Term):
 
 
 class PredictTeacherCosine(PredictTeacher):
-    """MEC's first order: the same as a cosine, the first term of the coding length's series."""
+    """MEC: the same with a cosine, the first-order term of the coding length."""
 
     formula = "-cos(p, teacher')"
     distance = staticmethod(cosine)
 
 
 class MatchTeacher(Tempered):
-    """MoCo: the projection of one view against the momentum encoder's of the other, over a temperature."""
+    """MoCo: projection of one view against the EMA teacher's of the other, over a temperature."""
 
     name, role, formula = "match_teacher", "align", "-cos(z, teacher') / temperature"
     needs = frozenset({"z", "teacher"})

@@ -1,4 +1,4 @@
-"""Aligning parts that compare a view's relations to others: to a queue, to prototypes, to the batch."""
+"""Aligning parts that compare similarities to other samples: a queue, prototypes, clusters, the batch."""
 
 from itertools import permutations
 
@@ -20,8 +20,8 @@ from glf.types import Embeddings, Scalar
 class Relation(Term):
     """ReSSL: the strong views' similarities to a queue follow those of the weak view, which is the last.
 
-    The relation of the weak view comes from the teacher, at a lower temperature. Reference: Zheng et al. 2021
-    (ReSSL), Eq. 4 to 6.
+    The similarities of the weak view are the teacher's, at a lower temperature (``sharp``). Reference: Zheng et al.
+    2021 (ReSSL), Eq. 4 to 6.
     """
 
     name, role, formula = "relation", "align", "-sum_j softmax_j(cos(teacher', q_j) / sharp) cos(z, q_j) / temperature"
@@ -33,15 +33,15 @@ class Relation(Term):
 
     def forward(self, e: Embeddings) -> Scalar:
         if len(e.require("teacher")) != len(e.z):
-            raise ValueError("relations are taught by the last view, which must be of full size: not with small crops")
+            raise ValueError("ressl has its target from the last view, which must be of full size: use no small crops")
         weights = similarities(e.require("teacher")[-1].detach(), e.require("queue")[-1], self.sharp).softmax(-1)
         return mean(expected_similarity(weights, logits) for logits in similarities_to_queue(e, self.temperature))
 
 
 class SwappedPrediction(Tempered):
-    """SwAV: each view's similarities to the prototypes under the other view's codes.
+    """SwAV: expected similarity of each view to the prototypes under another view's codes.
 
-    Codes come from the views of full size, and every other view predicts them. Reference: Caron et al. 2020 (SwAV),
+    Codes come from the full-size views; every other view predicts them. Reference: Caron et al. 2020 (SwAV),
     Eq. 1 and 2, without the log-sum-exp (PrototypePartition).
     """
 
@@ -54,9 +54,9 @@ class SwappedPrediction(Tempered):
 
 
 class ClusterMatch(Term):
-    """PCL: each view against the centre of its image's cluster, over that cluster's concentration.
+    """PCL: each view against the centre of its image's cluster, over the concentration phi of that cluster.
 
-    The mean over the numbers of clusters; 0 until there are clusters. Reference: Li et al. 2021 (PCL), Eq. 11.
+    The mean over all numbers of clusters; 0 until the first clustering. Reference: Li et al. 2021 (PCL), Eq. 11.
     """
 
     name, role, formula = "cluster_match", "align", "-cos(z, centre) / phi"
@@ -71,19 +71,19 @@ class ClusterMatch(Term):
         return not self.clusters.ready
 
     def forward(self, e: Embeddings) -> Scalar:
-        c, row = self.clusters, e.require("indices")
-        if not c.ready:
+        indices = e.require("indices")
+        if not self.clusters.ready:
             return 0.0 * e.z.sum()
-        own = own_clusters(c, row)
-        return mean(-logits.gather(1, own).mean() for logits in similarities_to_clusters(e, c))
+        own = own_clusters(self.clusters, indices)
+        return mean(-logits.gather(1, own).mean() for logits in similarities_to_clusters(e, self.clusters))
 
 
 class Invariance(Tempered):
-    """ReLIC: what a view says about who it is among the batch does not depend on the augmentation.
+    """ReLIC invariance: KL divergence between the instance distributions of two augmented views.
 
-    The Kullback-Leibler divergence between the two directions' distributions over the batch. Reference: Mitrovic et
-    al. 2021 (ReLIC), Eq. 5; Tomasev et al. 2022 (ReLICv2) stop the gradient of the first, and so do we. Every other
-    image of the batch is a negative; ReLICv2 draws a few of them, how many we could not verify.
+    Reference: Mitrovic et al. 2021 (ReLIC), Eq. 5, with the stop-gradient on the first distribution of Tomasev et al.
+    2022 (ReLICv2).
+    Not verified: the number of negatives. ReLICv2 draws a few; we use every other image of the batch.
     """
 
     name, role, formula = "invariance", "align", "KL(sg p(z, teacher') | p(z', teacher))"

@@ -1,4 +1,4 @@
-"""Aligning parts that read labels: the paper's supervised rows."""
+"""Aligning parts of the supervised methods, which read labels."""
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -9,12 +9,12 @@ from glf.types import Embeddings, Scalar
 
 
 def same_class(z: Float[Tensor, "sample dim"], target: Int[Tensor, " sample"], temperature: float) -> Scalar:
-    r"""Negative similarity to all other samples of one's class: the numerator of SupCon.
+    r"""Negative mean similarity to all other samples of the same class: the numerator of SupCon.
 
     .. math:: -\frac{1}{m} \sum_a \frac{1}{|P(a)|} \sum_{p \in P(a)} \frac{\cos(z_a, z_p)}{\tau}
 
-    Reference: Khosla et al. 2020 (SupCon), Eq. 2 (L_out). Their code multiplies the loss by temperature / 0.07; the
-    paper does not, and neither do we. solo-learn's SupCon is L_in, the logarithm outside of the sum.
+    Reference: Khosla et al. 2020 (SupCon), Eq. 2 (L_out). Their code multiplies the loss by temperature / 0.07; we
+    follow the paper, which does not. solo-learn's SupCon is L_in, with the logarithm outside of the sum.
 
     >>> import torch
     >>> z = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
@@ -27,7 +27,7 @@ def same_class(z: Float[Tensor, "sample dim"], target: Int[Tensor, " sample"], t
 
 
 class SameClass(Tempered):
-    """Every view of every image of one class is pulled together."""
+    """Pulls all views of all images of a class together (SupCon)."""
 
     name, role, formula = "same_class", "align", "-mean_{same class} cos(z, z_p) / temperature"
     needs = frozenset({"z", "target"})
@@ -49,7 +49,7 @@ def class_score(scores: Float[Tensor, "batch class"], target: Int[Tensor, " batc
 
 
 class ClassScore(Term):
-    """The linear classifier's score of the true class."""
+    """Negative score of the true class, from a linear classifier."""
 
     name, role, formula = "class_score", "align", "-score of the true class"
     needs = frozenset({"z", "scores", "target"})

@@ -1,1 +1,1 @@
-"""The constraining parts: what the embeddings of different images are asked to be together."""
+"""Constraining parts: terms and transforms on the joint distribution of a batch, which prevent collapse."""

@@ -1,4 +1,4 @@
-"""Log-partition terms: repel every sample from every other."""
+"""Log-partition terms: repel samples from each other, a queue, prototypes, clusters or classes; polarisation."""
 
 import math
 from dataclasses import replace
@@ -22,7 +22,7 @@ from glf.types import Embeddings, Scalar
 
 
 def log_partition(z: Float[Tensor, "sample dim"], temperature: float) -> Scalar:
-    r"""Mean log-sum-exp of an anchor's similarities to all other samples: the denominator of InfoNCE.
+    r"""Mean log-sum-exp of each sample's similarities to all others: the denominator of InfoNCE.
 
     .. math:: \frac{1}{m} \sum_a \log \sum_{b \ne a} \exp\left(\frac{\cos(z_a, z_b)}{\tau}\right)
 
@@ -39,7 +39,7 @@ def log_partition(z: Float[Tensor, "sample dim"], temperature: float) -> Scalar:
 
 
 class LogPartition(Tempered):
-    """The log-partition over every view of every image of the batch."""
+    """SimCLR: the log-partition over all views of all images of the batch."""
 
     name, role = "log_partition", "constrain"
     formula = "log sum_b exp(cos(z, z_b) / temperature)"
@@ -55,18 +55,18 @@ def debiased_partition(
     same: float = 0.1,
     hardness: float = 0.0,
 ) -> Scalar:
-    r"""The log-partition with negatives corrected for those that are of the anchor's own class, and weighed.
+    r"""The log-partition with negatives corrected for samples of the anchor's own class, and weighted by hardness.
 
     .. math::
         \frac{1}{m} \sum_a \log\left(e^{s_a^+} + N_a\right), \quad
         N_a = \max\left(\frac{\sum_b w_{ab} e^{s_{ab}} - N \tau^+ e^{s_a^+}}{1 - \tau^+}, N e^{-1/\tau}\right), \quad
         w_{ab} = \frac{e^{\beta s_{ab}}}{\frac{1}{N} \sum_c e^{\beta s_{ac}}}
 
-    over the N = 2n - 2 other samples; ``same`` is :math:`\tau^+`, the chance that one is of the anchor's class, and
+    over the N = 2n - 2 other samples. ``same`` is :math:`\tau^+`, the probability that one is of the anchor's class;
     ``hardness`` is :math:`\beta`, 0 for DCL.
 
-    Reference: Chuang et al. 2020 (DCL), Eq. 8; Robinson et al. 2021 (HCL), Eq. 5 and its code, which lets the gradient
-    through the weights. lightly's DCL is another method (decoupled).
+    Reference: Chuang et al. 2020 (DCL), Eq. 8; Robinson et al. 2021 (HCL), Eq. 5 and its code, with gradient through
+    the weights. lightly's DCL is a different method (decoupled contrastive learning).
 
     >>> z = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     >>> round(float(debiased_partition(z, z, 1.0, same=0.0)), 4)  # log(e + 1 + 1)
@@ -84,7 +84,7 @@ def debiased_partition(
 
 
 class DebiasedPartition(Term):
-    """DCL, and with a positive ``hardness`` HCL. Two views."""
+    """DCL; with a positive ``hardness``, HCL. Defined for two views."""
 
     name, role = "debiased_partition", "constrain"
     formula = "log(exp s+ + max((sum_b w_b exp s_b - N same exp s+) / (1 - same), N exp(-1 / temperature)))"
@@ -98,13 +98,14 @@ class DebiasedPartition(Term):
 
 
 def polarisation(z: Float[Tensor, "sample dim"], near: float, far: float) -> Scalar:
-    r"""Distances between the two thresholds are pushed out of the gap, to whichever side.
+    r"""Penalty on distances between two thresholds, which pushes them to either side.
 
     .. math:: \frac{1}{m(m-1)} \sum_{a \ne b} \left|\min\left((D_{ab} - \delta^+)(D_{ab} - \delta^-), 0\right)\right|,
         \quad D_{ab} = \frac{1 - \cos(z_a, z_b)}{2}
 
-    Reference: Chen et al. 2021 (LMCL), the distance polarisation regulariser. Not verified: form and thresholds are
-    from memory of the paper, whose code is not public; distances in [0, 1] and the mean over pairs are our choice.
+    Reference: Chen et al. 2021 (LMCL), the distance polarisation regulariser.
+    Not verified: formula and thresholds (from memory of the paper; no code was published). Distances in [0, 1] and the
+    mean over pairs are our choice.
 
     >>> z = torch.tensor([[1.0, 0.0], [0.0, 1.0]])  # a distance of one half
     >>> round(float(polarisation(z, near=0.4, far=0.7)), 4)
@@ -116,7 +117,7 @@ def polarisation(z: Float[Tensor, "sample dim"], near: float, far: float) -> Sca
 
 
 class Polarisation(Term):
-    """LMCL: no distance stays between near and far."""
+    """LMCL: pushes distances out of the gap between ``near`` and ``far``."""
 
     name, role, formula = "polarisation", "constrain", "|min((D - near)(D - far), 0)|, D = (1 - cos) / 2"
 
@@ -129,9 +130,9 @@ class Polarisation(Term):
 
 
 class FromQueue(EmbeddingTransform):
-    """The momentum encoder's outputs of earlier batches, as entries to compare with."""
+    """Adds a queue of the EMA teacher's outputs of earlier batches."""
 
-    formula = "queue of the teacher's outputs"
+    formula = "queue of the teacher's earlier outputs"
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -148,7 +149,7 @@ def queue_partition(
     queue: Float[Tensor, "entry dim"],
     temperature: float,
 ) -> Scalar:
-    r"""Log-sum-exp over the positive and a queue of others.
+    r"""Log-sum-exp over the positive and a queue of negatives.
 
     .. math:: \frac{1}{n} \sum_i \log\left(e^{\cos(z_i, t_i)/\tau} + \sum_j e^{\cos(z_i, q_j)/\tau}\right)
 
@@ -163,7 +164,7 @@ def queue_partition(
 
 
 class QueuePartition(Tempered):
-    """MoCo: repelled from what the momentum encoder made of earlier images."""
+    """MoCo: the log-partition over the positive and a queue of the EMA teacher's outputs."""
 
     name, role = "queue_partition", "constrain"
     formula = "log(exp(cos(z, teacher') / temperature) + sum_j exp(cos(z, q_j) / temperature))"
@@ -187,7 +188,7 @@ def entry_partition(logits: Float[Tensor, "batch entry"]) -> Scalar:
 
 
 class RelationPartition(Tempered):
-    """ReSSL: the log-partition over the queue, of every view but the last, weak one."""
+    """ReSSL: the log-partition over the queue, for every view but the last (weak) one."""
 
     name, role, formula = "relation_partition", "constrain", "log sum_j exp(cos(z, q_j) / temperature)"
 
@@ -196,7 +197,7 @@ class RelationPartition(Tempered):
 
 
 class TeacherPartition(Tempered):
-    """ReLIC: the log-partition over the momentum encoder's outputs of the whole batch."""
+    """ReLIC: the log-partition over the EMA teacher's outputs of the whole batch."""
 
     name, role, formula = "teacher_partition", "constrain", "log sum_b exp(cos(z, teacher'_b) / temperature)"
     needs = frozenset({"z", "teacher"})
@@ -206,7 +207,7 @@ class TeacherPartition(Tempered):
 
 
 class ClassPartition(Term):
-    """The log-partition over classes: with the true class's score, the cross-entropy."""
+    """The log-partition over classes: with the score of the true class, the cross-entropy."""
 
     name, role, formula = "class_partition", "constrain", "log sum_c exp(score_c)"
     needs = frozenset({"z", "scores"})
@@ -216,7 +217,7 @@ class ClassPartition(Term):
 
 
 class PrototypePartition(Tempered):
-    """SwAV: the log-partition over prototypes, for each view as often as it predicts another's codes."""
+    """SwAV: the log-partition over prototypes, for each view once per code that it predicts."""
 
     name, role, formula = "prototype_partition", "constrain", "log sum_k exp(cos(z, c_k) / temperature)"
     needs = frozenset({"z", "prototypes"})
@@ -227,7 +228,7 @@ class PrototypePartition(Tempered):
 
 
 class ClusterPartition(Term):
-    """PCL: the log-partition over the centres, a mean over the numbers of clusters; 0 until there are any."""
+    """PCL: the log-partition over cluster centres, averaged over numbers of clusters; 0 until the first clustering."""
 
     name, role, formula = "cluster_partition", "constrain", "log sum_c exp(cos(z, c) / phi_c)"
 
@@ -240,8 +241,8 @@ class ClusterPartition(Term):
         return not self.clusters.ready
 
     def forward(self, e: Embeddings) -> Scalar:
-        c = self.clusters
-        if not c.ready:
+        if not self.clusters.ready:
             return 0.0 * e.z.sum()
-        kinds = [torch.split(logits, list(c.counts), dim=1) for logits in similarities_to_clusters(e, c)]
-        return mean(entry_partition(logits) for kind in kinds for logits in kind)
+        counts = list(self.clusters.counts)
+        by_count = [logits.split(counts, dim=1) for logits in similarities_to_clusters(e, self.clusters)]
+        return mean(entry_partition(logits) for parts in by_count for logits in parts)

@@ -1,4 +1,4 @@
-"""Log-determinants: coding length of two views (MEC), and of running covariances (CorInfoMax)."""
+"""Log-determinants: of the product of two views (MEC), and of running covariances (CorInfoMax)."""
 
 import torch
 from jaxtyping import Float
@@ -17,19 +17,20 @@ def coding_length(
     order: int = 4,
     slack: float = 1.0,
 ) -> Scalar:
-    r"""The orders from 2 on of the negative log-determinant of two views, scaled by its first order.
+    r"""Negative coding length of two views from second order on, in units of its first order.
 
     .. math::
         -\frac{1}{m\lambda} \left(\log\det(I + \lambda P T^T) - \lambda \mathrm{Tr}(P T^T)\right)
         \approx -\frac{1}{m\lambda} \sum_{k=2}^{K} \frac{(-1)^{k+1}}{k} \mathrm{Tr}\left((\lambda P T^T)^k\right),
         \quad \lambda = \frac{d}{m \epsilon^2 \cdot \mathrm{slack}}
 
-    for unit rows. The first order is the mean cosine, MEC's alignment. ``distortion`` is :math:`\epsilon^2`; ``order``
-    0 takes the determinant itself. The series converges while the spectral radius of the product is below one: always
-    when d is below ``distortion * slack``, else only while many directions are in use, which the warm-up's ``slack`` is
-    to reach. Beyond, the truncated series falls without a bound, and training follows it (docs/methods.md).
+    for unit embeddings. The first order is the mean cosine, MEC's alignment. ``distortion`` is :math:`\epsilon^2`;
+    ``order=0`` computes the determinant itself. The series converges while the spectral radius of the product is below
+    one: always if d is below ``distortion * slack``, otherwise only while z uses many directions, which the ``slack``
+    of the warm-up should achieve. Where it does not converge, the truncated series has no lower bound, and training
+    diverges (docs/methods.md).
 
-    Reference: Liu et al. 2022 (MEC), Eq. 2 to 5, and its code for scale, order and :math:`\epsilon^2 = 64`.
+    Reference: Liu et al. 2022 (MEC), Eq. 2 to 5; scale, order and :math:`\epsilon^2 = 64` as in its code.
 
     >>> one = torch.eye(2)
     >>> round(float(coding_length(one, one, distortion=2.0, order=2)), 4)  # 1/2 Tr((I/2)^2) / (2 * 1/2)
@@ -38,14 +39,14 @@ def coding_length(
     m, d = p.shape
     scale = d / (m * distortion * slack)
     p, t = F.normalize(p, dim=-1), F.normalize(t, dim=-1)
-    # Tr((P T^T)^k) = Tr((T^T P)^k): the smaller of the two products does.
+    # Tr((P T^T)^k) = Tr((T^T P)^k): use the smaller of the two products.
     product = scale * (p @ t.T if m <= d else t.T @ p)
     if order == 0:
         sign, value = torch.linalg.slogdet(torch.eye(len(product), dtype=p.dtype, device=p.device) + product)
         if not bool(sign > 0):
             raise ValueError(
-                f"the log-determinant of MEC is undefined here: det(I + lambda P T^T) is not positive, with lambda "
-                f"{scale:.3g} for {m} rows of width {d}. Use the series (order 4), or a larger distortion"
+                f"MEC's log-determinant is undefined: det(I + lambda P T^T) is not positive (lambda {scale:.3g}, {m} "
+                f"embeddings of width {d}). Use the series (order 4), or a larger distortion"
             )
         higher: Tensor = -(value - product.trace()) / (m * scale)
         return higher
@@ -57,9 +58,10 @@ def coding_length(
 
 
 class CodingLength(Term):
-    """MEC: the predictor's output and the teacher's of another view fill as many directions as they can.
+    """MEC: maximises the coding length of the predictor's output of a view and the teacher's of another.
 
-    Over the first ``warmup_epochs`` the distortion falls from eight times its value, as in the authors' code.
+    Over the first ``warmup_epochs`` epochs the distortion decreases from eight times its value, as in the authors'
+    code.
     """
 
     name, role = "coding_length", "constrain"
@@ -78,11 +80,11 @@ class CodingLength(Term):
 
 
 def log_determinants(covariance: Float[Tensor, "view dim dim"], epsilon: float = 1e-8) -> Scalar:
-    r"""Negative log-determinants, divided by the width: the sum over two views, twice the mean over more.
+    r"""Negative log-determinants over the width: the sum over two views, or twice the mean over more.
 
     .. math:: -\frac{2}{d V} \sum_v \log\det(R_v + \epsilon I)
 
-    Reference: Ozsoy et al. 2022 (CorInfoMax), Eq. 9. By a Cholesky factor: a covariance is positive.
+    Reference: Ozsoy et al. 2022 (CorInfoMax), Eq. 9, by Cholesky factors.
 
     >>> round(float(log_determinants(torch.eye(2).repeat(2, 1, 1) / torch.e)), 4)
     2.0
@@ -94,10 +96,10 @@ def log_determinants(covariance: Float[Tensor, "view dim dim"], epsilon: float =
 
 
 class LogDeterminants(Term):
-    """CorInfoMax: the views' running covariances keep their volume.
+    """CorInfoMax: maximises the log-determinants of the views' running covariances.
 
-    ``old`` is the weight of the covariance so far: 0.01 in the authors' code, so a step hardly remembers. Computed in
-    float64, as theirs.
+    ``old`` is the weight of the previous covariance: 0.01 in the authors' code, so the current batch dominates.
+    Computed in float64, as in their code.
     """
 
     name, role, formula = "log_determinants", "constrain", "-sum_v log det(R_v + epsilon I) / d"
@@ -108,5 +110,5 @@ class LogDeterminants(Term):
         self.memory = RunningMoments(old)
 
     def forward(self, e: Embeddings) -> Scalar:
-        precise = e.z if e.z.device.type == "mps" else e.z.double()  # Apple's GPUs have no float64
+        precise = e.z if e.z.device.type == "mps" else e.z.double()  # MPS has no float64
         return log_determinants(self.memory(precise), self.epsilon).to(e.z.dtype)

@@ -1,4 +1,4 @@
-"""The constraining part of MetAug's contrast, and how its generator learns."""
+"""Constraining part of MetAug's contrast, and the training of its feature generator."""
 
 import torch
 from jaxtyping import Float
@@ -11,13 +11,15 @@ from glf.types import Embeddings, Scalar
 
 
 class UnifiedPartition(Term):
-    """Every sample far from all other images; with ``generated``, from generated features too, which then learn.
+    """Pushes every sample away from all other images; with ``generated``, also from generated features.
 
-    Differs from the paper: the generator's objective is the loss of embeddings moved one step along the gradient that
-    its features cause, where the paper moves the encoder's weights. It is second-order all the same, and needs no
-    second forward; no gradient reaches the encoder through the generator. ``emphasis`` is the weight of that objective
-    beside the term's own, one over which gives the generator the weight one that it has in the paper. The margin
-    injection, of weight 1e-11, is left out: float32 does not see it.
+    With ``generated``, the term also trains the generator, by a look-ahead (meta) gradient (`look_ahead_loss`).
+    ``emphasis`` is the weight of the generator's loss relative to the term's; one over the term's own weight gives the
+    generator weight one, as in the paper.
+
+    Differs from the paper: the look-ahead step moves the embeddings, not the weights of the encoder. It is still
+    second-order, but needs no second forward pass, and no gradient reaches the encoder through the generator. The
+    margin injection, with weight 1e-11, is left out: it is below the resolution of float32.
     """
 
     role, formula = "constrain", "log sum_n exp(sharpness s_n) + log(1 + exp(-(both)))"
@@ -34,22 +36,22 @@ class UnifiedPartition(Term):
         attracting, repelling = unified_log_sums_of(e, self.sharpness, self.generated)
         value = (repelling + F.softplus(-(attracting + repelling))).mean()
         if self.generated and torch.is_grad_enabled():
-            outlook = looked_ahead(e.z, e.require("generated"), self.sharpness, self.step)
-            # A gradient for the generator, and nothing else.
-            value = value + self.emphasis * (outlook - outlook.detach())
+            ahead = look_ahead_loss(e.z, e.require("generated"), self.sharpness, self.step)
+            # Adds a gradient for the generator and nothing to the value.
+            value = value + self.emphasis * (ahead - ahead.detach())
         return value
 
 
-def looked_ahead(
+def look_ahead_loss(
     z: Float[Tensor, "view batch dim"], generated: Float[Tensor, "view batch dim"], sharpness: float, step: float
 ) -> Scalar:
-    r"""The loss of embeddings after one step that the generated features asked for.
+    r"""Loss of the embeddings after one gradient step of the loss with generated features.
 
     .. math:: L\left(z - \eta m \frac{\partial L(z \cup g)}{\partial z}\right)
 
-    with m samples, because the loss is their mean: a step is then of each sample's own gradient. It has a gradient
-    for g alone.
+    The factor m, the number of samples, undoes the mean in the loss, so that each sample moves by its own gradient.
+    Only g gets a gradient.
     """
     fixed = z.detach().requires_grad_()
-    (towards,) = torch.autograd.grad(unified_loss(torch.cat((fixed, generated)), sharpness), fixed, create_graph=True)
-    return unified_loss(z.detach() - step * z.shape[:2].numel() * towards, sharpness)
+    (gradient,) = torch.autograd.grad(unified_loss(torch.cat((fixed, generated)), sharpness), fixed, create_graph=True)
+    return unified_loss(z.detach() - step * z.shape[:2].numel() * gradient, sharpness)

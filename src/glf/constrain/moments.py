@@ -1,6 +1,4 @@
-"""Constraints on the batch's first and second moments."""
-# MERGED DOCS:
-# | """VICReg's constraints on matched local features: each match's own variance and covariance over the batch."""
+"""Constraints on the first and second moments of the batch: VICReg, VICRegL, Barlow Twins."""
 
 from dataclasses import replace
 from itertools import combinations
@@ -20,8 +18,8 @@ def variance(z: Float[Tensor, "batch *cell dim"], floor: float = 1.0, epsilon: f
 
     .. math:: \frac{1}{d} \sum_j \max\left(0, \gamma - \sqrt{\mathrm{Var}(z^j) + \epsilon}\right)
 
-    Reference: Bardes et al. 2022 (VICReg), Eq. 1 and 2, with the unbiased variance. Local features have a batch per
-    cell; the mean over cells is taken.
+    Reference: Bardes et al. 2022 (VICReg), Eq. 1 and 2, with the unbiased variance. For local features, the mean over
+    cells.
 
     >>> round(float(variance(torch.zeros(4, 2))), 4)
     0.99
@@ -30,7 +28,7 @@ def variance(z: Float[Tensor, "batch *cell dim"], floor: float = 1.0, epsilon: f
 
 
 class Variance(Term):
-    """Every dimension keeps a standard deviation of at least ``floor``."""
+    """Keeps the standard deviation of every dimension at or above ``floor``."""
 
     name, role, formula = "variance", "constrain", "max(0, 1 - std z^j)"
 
@@ -43,7 +41,7 @@ class Variance(Term):
 
 
 def covariance(z: Float[Tensor, "batch *cell dim"]) -> Scalar:
-    r"""Squared off-diagonal covariances.
+    r"""Sum of squared off-diagonal covariances, over the width.
 
     .. math:: \frac{1}{d} \sum_{i \ne j} \mathrm{Cov}(z)_{ij}^2
 
@@ -58,7 +56,7 @@ def covariance(z: Float[Tensor, "batch *cell dim"]) -> Scalar:
 
 
 class Covariance(Term):
-    """Different dimensions are uncorrelated. The mean over views: VICReg, which sums them, weighs it 2."""
+    """Decorrelates dimensions. The mean over views, so VICReg, which sums over two views, uses twice its weight."""
 
     name, role, formula = "covariance", "constrain", "sum_{i != j} Cov(z)_ij^2 / d"
 
@@ -67,7 +65,7 @@ class Covariance(Term):
 
 
 def standardise(z: Float[Tensor, "batch dim"], epsilon: float = 1e-5) -> Float[Tensor, "batch dim"]:
-    r"""Each dimension at zero mean and unit (biased) variance over the batch, as batch normalisation does.
+    r"""Each dimension with zero mean and unit (biased) variance over the batch, as in batch normalisation.
 
     >>> standardise(torch.tensor([[1.0], [3.0]])).round(decimals=3).flatten().tolist()
     [-1.0, 1.0]
@@ -76,29 +74,29 @@ def standardise(z: Float[Tensor, "batch dim"], epsilon: float = 1e-5) -> Float[T
 
 
 class Standardise(EmbeddingTransform):
-    """Each view standardised over the batch, with its own statistics, as Barlow Twins' authors have it.
+    """Standardises each view over the batch with its own statistics, as in the code of Barlow Twins.
 
-    Statistics pooled over both views would be another loss wherever the views differ in mean or scale; lightly 1.6
-    standardises each branch by itself as well (tests/test_peers.py holds both statements).
+    Statistics pooled over both views would give a different loss where the views differ in mean or scale. lightly 1.6
+    also standardises each branch separately (tests/test_peers.py).
     """
 
-    formula = "each view standardised over the batch"
+    formula = "standardisation of each view over the batch"
 
     def forward(self, e: Embeddings) -> Embeddings:
         return replace(e, z=torch.stack([standardise(z) for z in e.z]))
 
 
 class Normalise(EmbeddingTransform):
-    """Every embedding at unit length."""
+    """Scales every embedding to unit length."""
 
-    formula = "z at unit length"
+    formula = "scaling of z to unit length"
 
     def forward(self, e: Embeddings) -> Embeddings:
         return replace(e, z=F.normalize(e.z, dim=-1))
 
 
 def redundancy(correlation: Float[Tensor, "dim dim"]) -> Scalar:
-    r"""Squared off-diagonal cross-correlations.
+    r"""Sum of squared off-diagonal cross-correlations.
 
     .. math:: \sum_{i \ne j} C_{ij}^2
 
@@ -111,7 +109,7 @@ def redundancy(correlation: Float[Tensor, "dim dim"]) -> Scalar:
 
 
 class Redundancy(Term):
-    """The off-diagonal of the views' cross-correlation, pushed to zero."""
+    """Pushes the off-diagonal of the views' cross-correlation to zero (Barlow Twins)."""
 
     name, role, formula = "redundancy", "constrain", "sum_{i != j} C_ij^2"
 
@@ -121,7 +119,7 @@ class Redundancy(Term):
 
 
 class LocalVariance(MatchedCells):
-    """Every dimension of every match keeps its spread over the batch."""
+    """VICRegL: keeps the standard deviation of every dimension of every matched cell over the batch."""
 
     name, role, formula = "local_variance", "constrain", "max(0, 1 - std map^j)"
 
@@ -130,7 +128,7 @@ class LocalVariance(MatchedCells):
 
 
 class LocalCovariance(MatchedCells):
-    """Different dimensions of a match are uncorrelated over the batch."""
+    """VICRegL: decorrelates the dimensions of every matched cell over the batch."""
 
     name, role, formula = "local_covariance", "constrain", "sum_{i != j} Cov(map)_ij^2 / d"
 

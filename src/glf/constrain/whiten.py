@@ -1,4 +1,4 @@
-"""Hard whitening: a map onto embeddings of identity covariance."""
+"""Hard whitening: a transform of the embeddings to identity covariance (W-MSE)."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from glf.types import Embeddings
 
 
 def whiten(z: Float[Tensor, "batch dim"], epsilon: float = 0.0) -> Float[Tensor, "batch dim"]:
-    r"""Centred and of identity covariance, with the gradient through the whitening matrix.
+    r"""Centre, and transform to identity covariance, with gradient through the whitening matrix.
 
     .. math:: v = L^{-1} (z - \mu), \quad (1 - \epsilon) \Sigma + \epsilon I = L L^T
 
@@ -26,23 +26,23 @@ def whiten(z: Float[Tensor, "batch dim"], epsilon: float = 0.0) -> Float[Tensor,
     n, d = z.shape
     if n <= d and epsilon == 0:
         raise ValueError(
-            f"whitening {d} dimensions takes more than {d} images at once, not {n}: a larger batch, or a narrower z"
+            f"whitening {d} dimensions needs more than {d} images, not {n}: use a larger batch or a narrower projector"
         )
     covariance = (1 - epsilon) * covariance_of(z) + epsilon * torch.eye(d, dtype=z.dtype, device=z.device)
-    factor, _ = torch.linalg.cholesky_ex(covariance)  # asks the device nothing; a collapsed batch gives nan
+    factor, _ = torch.linalg.cholesky_ex(covariance)  # does not wait for the device; a collapsed batch gives nan
     white: Tensor = torch.linalg.solve_triangular(factor, (z - z.mean(0)).T, upper=False)
     return white.T
 
 
 class Whiten(EmbeddingTransform):
-    """Each view whitened in random parts of the batch, so that no batch is whitened to the same end twice.
+    """W-MSE: whitens each view in random parts of the batch, drawn again at every step.
 
-    Parts have at least ``size`` images. With ``rounds`` above one the whole is done as often, and the results are laid
-    side by side as more images. A part is whitened by its own matrix, hence terms behind this map should only compare
-    views of one image.
+    Parts have at least ``size`` images. With ``rounds`` above one this is repeated, and the results are concatenated as
+    if they were further images. Each part has its own whitening matrix, so terms after this transform should compare
+    views of the same image only.
     """
 
-    formula = "each view whitened in random parts of the batch"
+    formula = "whitening of each view in random parts of the batch"
 
     def __init__(self, size: int = 128, rounds: int = 1, epsilon: float = 0.0) -> None:
         super().__init__()
@@ -57,8 +57,8 @@ class Whiten(EmbeddingTransform):
         whitened = []
         for z in e.z:
             rounds = []
-            for rows in orders:
-                done = torch.cat([whiten(part, self.epsilon) for part in z[rows].tensor_split(parts)])
-                rounds.append(torch.empty_like(z).index_copy(0, rows, done))
+            for order in orders:
+                permuted = torch.cat([whiten(part, self.epsilon) for part in z[order].tensor_split(parts)])
+                rounds.append(torch.empty_like(z).index_copy(0, order, permuted))
             whitened.append(torch.cat(rounds))
         return replace(e, z=torch.stack(whitened))
