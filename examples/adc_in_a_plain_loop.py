@@ -9,10 +9,10 @@ from torch.nn import functional as F
 from torchvision.transforms import v2
 
 from glf.constrain.adc.equations import ADC
-from glf.data.sources import load  # 1
+from glf.data.sources import load_images  # 1
 
 torch.manual_seed(0)
-pixels = torch.from_numpy(load("fashion-mini").pixels[:1024]).permute(0, 3, 1, 2).float() / 255
+pixels = torch.from_numpy(load_images("fashion-mini").pixels[:1024]).permute(0, 3, 1, 2).float() / 255
 views = v2.Compose([v2.RandomResizedCrop(28, scale=(0.4, 1.0), antialias=True), v2.RandomHorizontalFlip()])
 
 backbone = nn.Sequential(nn.Conv2d(1, 32, 3, 2), nn.ReLU(), nn.Conv2d(32, 64, 3, 2), nn.ReLU(), nn.Flatten())

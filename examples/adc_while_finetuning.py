@@ -9,10 +9,10 @@ from torch.nn import functional as F
 from torchvision.transforms import v2
 
 from glf.constrain.adc.equations import ADC
-from glf.data.sources import load  # 1
+from glf.data.sources import load_images  # 1
 
 torch.manual_seed(0)
-images = load("fashion-mini")
+images = load_images("fashion-mini")
 pixels = torch.from_numpy(images.pixels[:1024]).permute(0, 3, 1, 2).float() / 255
 pixels, labels = pixels.expand(-1, 3, -1, -1), torch.from_numpy(images.targets[:1024])
 views = v2.Compose([v2.RandomResizedCrop(32, scale=(0.4, 1.0), antialias=True), v2.RandomHorizontalFlip()])

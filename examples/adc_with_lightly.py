@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from glf.constrain.adc.equations import ADC
-from glf.data.sources import load  # 1
+from glf.data.sources import load_images  # 1
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
@@ -23,7 +23,7 @@ logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 class Clothes(Dataset):
     """Two views of each embedded image, by lightly's transform, and its row."""
 
-    pixels = load("fashion-mini").pixels[:512, :, :, 0]
+    pixels = load_images("fashion-mini").pixels[:512, :, :, 0]
     views = SimCLRTransform(input_size=32, gaussian_blur=0.0)
 
     def __len__(self) -> int:

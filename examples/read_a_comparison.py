@@ -12,12 +12,12 @@ from statistics import mean
 import numpy as np
 
 import glf
-from glf.data.sources import load
+from glf.data.sources import load_images
 
 
 def tiny(place: Path) -> Path:
     """SimCLR with and without ADC on some embedded images: numbers to read, and no more than that."""
-    train, test = load("fashion-mini", "train"), load("fashion-mini", "test")
+    train, test = load_images("fashion-mini", "train"), load_images("fashion-mini", "test")
     arrays = {"train_images": train.pixels[:300], "train_labels": train.targets[:300]}
     np.savez(place / "few.npz", test_images=test.pixels[:200], test_labels=test.targets[:200], **arrays)
     settings = {"epochs": "1", "batch_size": "64", "device": "cpu"}

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from glf.constrain.adc import kernels
 from glf.constrain.adc.equations import DCM, LPM, lpm
 from glf.constrain.adc.neighbours import NeighbourDistributions
-from glf.data.sources import load
+from glf.data.sources import load_images
 from glf.nn.memory import covariance_of
 from glf.types import Embeddings
 
@@ -84,7 +84,7 @@ def pixels(count: int, width: int = 64) -> Tensor:
     """Principal components of embedded images, as the pixel prior has them."""
     from sklearn.decomposition import PCA
 
-    flat = load("fashion-mini", "test").pixels[:count].reshape(count, -1).astype(np.float64) / 255
+    flat = load_images("fashion-mini", "test").pixels[:count].reshape(count, -1).astype(np.float64) / 255
     return torch.from_numpy(PCA(width, random_state=0).fit_transform(flat))
 
 

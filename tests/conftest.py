@@ -55,7 +55,7 @@ def few_images(tmp_path: Path) -> str:
     path = tmp_path / "few.npz"
     arrays = {}
     for split, count in (("train", 160), ("test", 60)):
-        source = sources.load("fashion-mini", split)
+        source = sources.load_images("fashion-mini", split)
         arrays |= {f"{split}_images": source.pixels[:count], f"{split}_labels": source.targets[:count]}
     np.savez(path, **arrays)
     return str(path)

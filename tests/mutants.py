@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from glf.data.sources import load
+from glf.data.sources import load_images
 
 KINDS: dict[str, tuple[str, dict[str, object]]] = {
     "baseline.jpg": ("JPEG", {"quality": 85}),
@@ -34,7 +34,7 @@ def originals() -> dict[str, list[bytes]]:
 
     folder = Path(sklearn.datasets.__file__).parent / "images"
     photos = [Image.open(folder / name).resize((96, 64)) for name in ("china.jpg", "flower.jpg")]
-    clothes = [Image.fromarray(pixels) for pixels in load("fashion-mini", "test").pixels[:4, :, :, 0]]
+    clothes = [Image.fromarray(pixels) for pixels in load_images("fashion-mini", "test").pixels[:4, :, :, 0]]
     found: dict[str, list[bytes]] = {}
     for name, (kind, options) in KINDS.items():
         found[name] = []

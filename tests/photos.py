@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from glf.data.sources import load
+from glf.data.sources import load_images
 
 SIZES = [(300, 200), (200, 300), (640, 480), (90, 90), (1500, 1000), (128, 129)]
 BROKEN = ("boot/cut.jpg", "coat/empty.png", "coat/text.jpg")
@@ -13,7 +13,7 @@ BROKEN = ("boot/cut.jpg", "coat/empty.png", "coat/text.jpg")
 
 def write_photos(folder: Path, count: int = 24) -> Path:
     """boot/ and coat/ with so many JPEGs in all; three channels are three images of clothes, enlarged."""
-    fashion = load("fashion-mini", "test").pixels[: 3 * count, :, :, 0]
+    fashion = load_images("fashion-mini", "test").pixels[: 3 * count, :, :, 0]
     for i in range(count):
         path = folder / ("boot", "coat")[i % 2] / f"{i:03}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)

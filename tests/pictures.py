@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 from glf.data.augment.colour import BRIGHTNESS, CONTRAST, LUMA, SATURATION
 from glf.data.augment.policies import ViewPolicy
 from glf.data.batches import to_tensor
-from glf.data.sources import load
+from glf.data.sources import load_images
 from glf.types import Batch
 
 COUNT = 4000
@@ -20,7 +20,7 @@ PLAIN = ViewPolicy(crop=(1, 1), ratio=(1, 1), flip=0, jitter=0, brightness=0, co
 
 @cache
 def stored() -> Tensor:
-    return to_tensor(load("fashion-mini").pixels[:100]).contiguous()
+    return to_tensor(load_images("fashion-mini").pixels[:100]).contiguous()
 
 
 def seeded(seed: int = 0) -> Generator:

@@ -10,7 +10,7 @@ from PIL import Image
 from pycocotools import mask as coco
 from sklearn.datasets import load_sample_images
 
-from glf.data.sources import load
+from glf.data.sources import load_images
 
 CLASSES = {"Trouser": 1, "Bag": 8, "Ankle boot": 9}  # of Fashion-MNIST
 SIDE = 160
@@ -25,7 +25,7 @@ def scenes(
     right half of two photographs.
     """
     random = np.random.default_rng(["train", "test"].index(part))
-    clothes = load("fashion-mini", "train" if part == "train" else "test")
+    clothes = load_images("fashion-mini", "train" if part == "train" else "test")
     rows = {label: np.flatnonzero(clothes.targets == label) for label in CLASSES.values()}
     photos = load_sample_images().images
     made = []

@@ -151,9 +151,9 @@ def test_an_unknown_flag_names_the_nearest() -> None:
 
 
 def test_from_images_to_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from glf.data.sources import load
+    from glf.data.sources import load_images
 
-    train, test = load("fashion-mini"), load("fashion-mini", "test")
+    train, test = load_images("fashion-mini"), load_images("fashion-mini", "test")
     np.savez(
         tmp_path / "small.npz",
         train_images=train.pixels[:300], train_labels=train.targets[:300],

@@ -13,7 +13,7 @@ import pytest
 import glf
 
 ROOT = Path(__file__).parent.parent
-USE = "import glf, glf.data.sources as s; print(glf.__file__, len(s.load('fashion-mini')), glf.parse('byol+adc').name)"
+USE = "import glf; print(glf.__file__, len(glf.load_images('fashion-mini')), glf.parse('byol+adc').name)"
 
 
 @pytest.fixture(scope="module")

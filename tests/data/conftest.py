@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from glf.data.sources import load
+from glf.data.sources import load_images
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def fashion() -> NDArray[np.uint8]:
     """(200, 28, 28) real grey images."""
-    return load("fashion-mini", "test").pixels[:200, :, :, 0]
+    return load_images("fashion-mini", "test").pixels[:200, :, :, 0]
 
 
 @pytest.fixture(scope="session")

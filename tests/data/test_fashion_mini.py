@@ -10,7 +10,7 @@ import pytest
 
 from glf.data.arrays import read_idx
 from glf.data.datasets import DEBIAN
-from glf.data.sources import load
+from glf.data.sources import load_images
 
 REPO = Path(__file__).parents[2]
 EMBEDDED = files("glf.data") / "embedded"
@@ -25,7 +25,7 @@ def test_it_is_small_and_its_licence_is_beside_it() -> None:
 
 @pytest.mark.parametrize(("split", "count"), [("train", 10_000), ("test", 2_000)])
 def test_it_is_stratified_and_mixed(split: str, count: int) -> None:
-    images = load("fashion-mini", split)  # type: ignore[arg-type]
+    images = load_images("fashion-mini", split)  # type: ignore[arg-type]
     assert images.pixels.shape == (count, 28, 28, 1)
     assert np.bincount(images.targets).tolist() == [count // 10] * 10
     assert images.labelled
@@ -37,8 +37,8 @@ def test_it_is_stratified_and_mixed(split: str, count: int) -> None:
 
 def test_it_is_what_it_was() -> None:
     """A new sample would change every number measured on it."""
-    assert load("fashion-mini").key == "70dcc5232dfc5b8d"
-    assert load("fashion-mini", size=96).size == (28, 28)
+    assert load_images("fashion-mini").key == "70dcc5232dfc5b8d"
+    assert load_images("fashion-mini", size=96).size == (28, 28)
 
 
 def test_the_script_makes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,5 +54,5 @@ def test_the_script_makes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     originals = read_idx(DEBIAN / "t10k-images-idx3-ubyte.gz")
     labels = read_idx(DEBIAN / "t10k-labels-idx1-ubyte.gz")
     label = {image.tobytes(): number for image, number in zip(originals, labels, strict=True)}
-    sample = load("fashion-mini", "test")
+    sample = load_images("fashion-mini", "test")
     assert [label[image.tobytes()] for image in sample.pixels] == sample.targets.tolist()

@@ -16,11 +16,11 @@ LOAD = """
 import json, resource, sys, warnings
 import numpy as np
 warnings.simplefilter("error")  # none of PIL's may come through
-from glf.data.sources import load
+from glf.data.sources import load_images
 found = {}
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for store in ("pack", "decode"):
-    images = load(sys.argv[1], store=store, size=28, progress=False)
+    images = load_images(sys.argv[1], store=store, size=28, progress=False)
     pixels = images.pixels[:]
     found[store] = {"skipped": images.skipped, "count": len(pixels), "sum": int(pixels.astype(np.int64).sum())}
     found[store] |= {"targets": np.bincount(images.targets).tolist(), "key": images.key}

@@ -11,7 +11,7 @@ from PIL import Image
 from rich.console import Console
 
 from glf.config.evaluation import EvaluateConfig
-from glf.data.sources import load
+from glf.data.sources import load_images
 from glf.evaluation.suite import evaluate
 
 Run = Callable[..., Path]
@@ -37,7 +37,7 @@ def same(one: np.ndarray, other: np.ndarray) -> bool:
 def test_everything_is_where_it_belongs(few_images: str, small_run: Run, console: Console) -> None:
     run = small_run(data=few_images, max_images=None, augment="gentle")
     found, folder = judged(run, console), run / "artifacts"
-    train, test = load(few_images), load(few_images, "test")
+    train, test = load_images(few_images), load_images(few_images, "test")
     assert found["columns"].keys() == {"pixels", "untrained", "trained"}
     for column in found["columns"].values():
         assert sum(column["spectrum"]) == pytest.approx(1, abs=0.02)

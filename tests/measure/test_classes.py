@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import calinski_harabasz_score
 from torch import Tensor
 
-from glf.data.sources import load
+from glf.data.sources import load_images
 from glf.measure.classes import (
     between_share,
     class_means,
@@ -149,7 +149,7 @@ def test_the_block_size_changes_nothing(monkeypatch, size):
 
 
 def test_real_pixels_against_scikit_learn():
-    images = load("fashion-mini", "test")
+    images = load_images("fashion-mini", "test")
     x = torch.from_numpy(images.pixels.reshape(len(images), -1) / 255.0)
     labels = torch.from_numpy(images.targets)
     share = between_share(x, labels)

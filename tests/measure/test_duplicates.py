@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from glf.data.sources import load
+from glf.data.sources import load_images
 from glf.measure import blocks
 from glf.measure.duplicates import near_duplicates
 
@@ -30,7 +30,7 @@ def looped(features: Tensor, threshold: float) -> tuple[list[set[int]], list[flo
 @pytest.fixture(scope="module")
 def clothes() -> Tensor:
     """Real images, and noisy copies of some of them."""
-    pixels = load("fashion-mini", "test").pixels[:90].reshape(90, -1).astype(np.float32)
+    pixels = load_images("fashion-mini", "test").pixels[:90].reshape(90, -1).astype(np.float32)
     noise = np.random.default_rng(0).normal(0, 4, (12, 784)).astype(np.float32)
     return torch.from_numpy(np.concatenate([pixels, pixels[::8] + noise]))
 

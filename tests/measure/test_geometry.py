@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from glf.data.sources import load
+from glf.data.sources import load_images
 from glf.measure.geometry import alignment, effective_rank, rank_me, spectrum, spread, uniformity
 from reference import cos, draw
 
@@ -102,7 +102,7 @@ def test_ranks_of_real_pixels_match_the_eigenvalues():
 
 
 def pixels(count: int) -> Tensor:
-    return torch.from_numpy(load("fashion-mini", "test").pixels[:count].reshape(count, -1) / 255.0)
+    return torch.from_numpy(load_images("fashion-mini", "test").pixels[:count].reshape(count, -1) / 255.0)
 
 
 def test_alignment_equals_a_loop():

@@ -9,7 +9,7 @@ from sklearn.neighbors import KNeighborsClassifier, NearestNeighbors
 from torch import Tensor
 
 from glf.data.images import ImageSet
-from glf.data.sources import load
+from glf.data.sources import load_images
 from glf.measure.knn import knn_predict, most_similar, weighted_knn_predict
 
 
@@ -20,7 +20,7 @@ def pixels(images: ImageSet, count: int) -> tuple[Tensor, Tensor]:
 
 @pytest.fixture(scope="module")
 def fashion() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return *pixels(load("fashion-mini"), 2000), *pixels(load("fashion-mini", "test"), 500)
+    return *pixels(load_images("fashion-mini"), 2000), *pixels(load_images("fashion-mini", "test"), 500)
 
 
 @pytest.mark.parametrize(

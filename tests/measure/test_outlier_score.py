@@ -8,7 +8,7 @@ from sklearn.metrics import roc_auc_score
 
 import reference
 from glf.constrain.adc.neighbours import NeighbourDistributions
-from glf.data.sources import load
+from glf.data.sources import load_images
 from glf.measure.outlier_score import DRAWS, neighbour_entropy
 from glf.types import Embeddings
 
@@ -52,7 +52,7 @@ def test_among_companions_it_is_the_mean_over_batches_of_that_size() -> None:
 
 def test_shuffled_images_stand_out_among_real_ones() -> None:
     """Shuffled pixels are equally far from all images: their distributions are flatter than nearly all others."""
-    pixels = torch.from_numpy(load("fashion-mini").pixels[:1000].reshape(1000, -1)).float() / 255
+    pixels = torch.from_numpy(load_images("fashion-mini").pixels[:1000].reshape(1000, -1)).float() / 255
     generator = torch.Generator().manual_seed(0)
     foreign = torch.stack([image[torch.randperm(784, generator=generator)] for image in pixels[:20]])
     found = neighbour_entropy(torch.cat([pixels[20:], foreign]))

@@ -19,7 +19,7 @@ from glf.comparison.conduct import write
 from glf.comparison.study import Study
 from glf.config.evaluation import EvaluateConfig
 from glf.config.training import PretrainConfig
-from glf.data.sources import load
+from glf.data.sources import load_images
 from glf.evaluation.suite import evaluate
 from glf.reporting.page import write_report
 from glf.train.run import pretrain
@@ -58,7 +58,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Files with quotes in their names, in folders named like HTML."""
     root = tmp_path_factory.mktemp("data") / 'it\'s "mine"'
     for split, count in (("train", 48), ("test", 16)):
-        images = load("fashion-mini", split)
+        images = load_images("fashion-mini", split)
         for label, name in enumerate(CLASSES):
             folder = root / split / name
             folder.mkdir(parents=True)

@@ -90,7 +90,7 @@ def _load_splits(
     """
 
     def load(which: Literal["train", "test"]) -> ImageSet:
-        return sources.load(
+        return sources.load_images(
             config.data or pretraining.data,
             which,
             size=pretraining.image_size,

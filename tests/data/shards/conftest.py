@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from glf.config.inference import ShardConfig
-from glf.data.sources import load
+from glf.data.sources import load_images
 from glf.sharding import shard
 from shard_streams import COUNT, PER_SHARD
 
@@ -17,7 +17,7 @@ from shard_streams import COUNT, PER_SHARD
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Shards with labels and prior features. Read-only: tests that change shards use ``copied``."""
     place = tmp_path_factory.mktemp("stream")
-    source = load("fashion-mini")
+    source = load_images("fashion-mini")
     np.savez(place / "few.npz", train_images=source.pixels[:COUNT], train_labels=source.targets[:COUNT])
     settings = ShardConfig(
         data=str(place / "few.npz"), out=place / "out", per_shard=PER_SHARD, prior="pixels", prior_width=6

@@ -13,7 +13,7 @@ from glf.config.inference import ShardConfig
 from glf.data.decode import StoredSize
 from glf.data.shards.index import is_stream, open_stream, parse_index
 from glf.data.shards.read import read_samples
-from glf.data.sources import load
+from glf.data.sources import load_images
 from glf.sharding import shard
 
 
@@ -52,7 +52,7 @@ def test_mistakes_are_explained(folder: Path, copied: Path, tmp_path: Path) -> N
     with pytest.raises(ValueError, match="lists no shards"):
         open_stream(str(tmp_path / "list.txt"))
     with pytest.raises(ValueError, match="is a stream of shards, which only pretraining reads"):
-        load(str(folder))
+        load_images(str(folder))
 
 
 def test_a_missing_webdataset_names_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

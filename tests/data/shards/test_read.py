@@ -19,7 +19,7 @@ from glf.config.inference import ShardConfig
 from glf.data.shards import read
 from glf.data.shards.index import open_stream
 from glf.data.shards.read import BrokenShard, ShardSample, read_samples
-from glf.data.sources import load
+from glf.data.sources import load_images
 from glf.sharding import shard
 from photos import write_photos
 from shard_streams import BATCH, COUNT, PER_SHARD, assert_same, batches, epoch, npy, rewrite
@@ -29,7 +29,7 @@ from shard_streams import BATCH, COUNT, PER_SHARD, assert_same, batches, epoch, 
 def test_pixels_equal_those_of_the_image_cache(size: int | None, tmp_path: Path, console: Console) -> None:
     photos = write_photos(tmp_path / "camera", 12)
     shard(ShardConfig(data=str(photos), out=tmp_path / "out", per_shard=5), console)
-    cached = load(str(photos), size=size, store="pack")
+    cached = load_images(str(photos), size=size, store="pack")
     stream = open_stream(str(tmp_path / "out"), size=size)
     seen = set()
     for number, url in enumerate(stream.urls):
@@ -52,7 +52,7 @@ def test_pixels_of_square_images_equal_those_of_the_image_cache(
         noise = np.random.default_rng(i).integers(0, 255, (side, side, 3), np.uint8)
         Image.fromarray(noise).save(tmp_path / "photos" / f"{i}.jpg")
     shard(ShardConfig(data=str(tmp_path / "photos"), out=tmp_path / "out"), console)
-    cached = load(str(tmp_path / "photos"), size=size, store="pack")
+    cached = load_images(str(tmp_path / "photos"), size=size, store="pack")
     stream = open_stream(str(tmp_path / "out"), size=size)
     assert cached.size == (stream.size.side,) * 2
     for sample in read_samples(stream.urls[0], 0):
