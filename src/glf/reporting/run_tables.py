@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from glf.reporting.chart import COLOURS
 from glf.reporting.load import Run
-from glf.reporting.study_tables import Cell
+from glf.reporting.study_tables import Row, TableCell
 from glf.reporting.verdict import HEADLINE_ACCURACIES, run_verdict
 
 # Theorem 1, keys of the evaluation in the order of its sum.
@@ -13,76 +13,78 @@ AS_PROVED = ("info_nce", "variance", "log_ratio", "imbalance", "finite", "proved
 MAP_WIDTH, MAP_MARGIN = 600, 14
 
 
-def accuracy_rows(run: Run) -> list[list[Cell]]:
+def accuracy_rows(run: Run) -> list[Row]:
     """A row per encoder and a column per accuracy, below a header; empty without accuracies."""
     protocols = run.evaluation.get("protocols", {})
     keys = [key for key in protocols if key in run.evaluation.get("percent", ())]
     if not keys:
         return []
-    rows = [[Cell("encoder"), *(Cell(protocols[key]) for key in keys)]]
+    rows: list[Row] = [["encoder", *(protocols[key] for key in keys)]]
     for encoder in run.encoders:
-        rows.append([Cell(encoder)])
+        cells = []
         for key in keys:
             cell, interval = percent_cell(run.value(key, encoder)), run.interval(key, encoder)
             half = f" ± {50 * (interval[1] - interval[0]):.1f}" if interval else ""
-            rows[-1].append(cell._replace(text=cell.text + half))
+            cells.append(cell._replace(text=cell.text + half))
+        rows.append([encoder, *cells])
     return rows
 
 
-def class_rows(run: Run) -> list[list[Cell]]:
+def class_rows(run: Run) -> list[Row]:
     """A row per class and a column per accuracy of the trained encoder, below a header."""
     found, details = run.evaluation, run.evaluation.get("details", {}).get("trained", {})
     keys = [key for key in found.get("percent", ()) if "per_class" in details.get(key, {})]
     if not keys:
         return []
-    rows = [[Cell("class"), *(Cell(found["protocols"][key]) for key in keys)]]
+    rows: list[Row] = [["class", *(found["protocols"][key] for key in keys)]]
     for number, name in enumerate(found["classes"]):
-        rows.append([Cell(name), *(percent_cell(details[key]["per_class"][number]) for key in keys)])
+        rows.append([name, *(percent_cell(details[key]["per_class"][number]) for key in keys)])
     return rows
 
 
-def geometry_rows(run: Run) -> list[list[Cell]]:
+def geometry_rows(run: Run) -> list[Row]:
     """A row per measure of geometry and a column per encoder, below a header."""
     found = run.evaluation
     others = {*found.get("percent", ()), *AS_PRINTED, *AS_PROVED, "chance"}
     measures = {key: name for key, name in found.get("protocols", {}).items() if key not in others}
     if not measures:
         return []
-    head = [Cell("measure"), *(Cell(name) for name in run.encoders)]
-    return [head, *([Cell(m), *(plain_cell(run, key, name) for name in run.encoders)] for key, m in measures.items())]
+    rows: list[Row] = [["measure", *run.encoders]]
+    return rows + [[name, *(plain_cell(run, key, one) for one in run.encoders)] for key, name in measures.items()]
 
 
-def overview_rows(runs: list[Run]) -> list[list[Cell]]:
+def overview_rows(runs: list[Run]) -> list[Row]:
     """A row per run, below a header."""
     keys = [key for key in HEADLINE_ACCURACIES if any(run.value(key) is not None for run in runs)]
     names = {
         key: run.evaluation["protocols"][key] for run in reversed(runs) for key in keys if run.value(key) is not None
     }
-    head = ("run", "method", "data", "epochs", *(names[key] for key in keys), "effective rank", "health")
-    rows = [[Cell(name) for name in head]]
+    rows: list[Row] = [
+        ["run", "method", "data", "epochs", *(names[key] for key in keys), "effective rank", "health"],
+    ]
     for run in runs:
         rank = run.value("rank") or run.content.get("training", {}).get("val/rank")
         rows.append(
             [
-                Cell(run.name),
-                Cell(str(run.content.get("method", "-"))),
-                Cell(run.data),
-                Cell(str(run.content.get("config", {}).get("epochs", "-"))),
+                run.name,
+                TableCell(str(run.content.get("method", "-"))),
+                TableCell(run.data),
+                TableCell(str(run.content.get("config", {}).get("epochs", "-"))),
                 *(percent_cell(run.value(key)) for key in keys),
-                Cell("-") if rank is None else Cell(f"{rank:.1f}", rank),
-                Cell(run_verdict(run).health),
+                TableCell("-") if rank is None else TableCell(f"{rank:.1f}", rank),
+                TableCell(run_verdict(run).health),
             ]
         )
     return rows
 
 
-def percent_cell(value: float | None) -> Cell:
-    return Cell("-") if value is None else Cell(f"{100 * value:.1f}", value)
+def percent_cell(value: float | None) -> TableCell:
+    return TableCell("-") if value is None else TableCell(f"{100 * value:.1f}", value)
 
 
-def plain_cell(run: Run, key: str, encoder: str) -> Cell:
+def plain_cell(run: Run, key: str, encoder: str) -> TableCell:
     value = run.value(key, encoder)
-    return Cell("-") if value is None else Cell(f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}", value)
+    return TableCell("-") if value is None else TableCell(f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}", value)
 
 
 class MapGroup(NamedTuple):

@@ -19,7 +19,7 @@ EXPLANATION = (
 SeedValues = dict[int, float]  # seed -> accuracy in per cent
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """A table cell: its text, the number the page sorts it by, and a difference shown after or below the text."""
 
     text: str
@@ -29,18 +29,21 @@ class Cell(NamedTuple):
     def __str__(self) -> str:
         """The cell in Markdown.
 
-        >>> str(Cell("52.0", 52.0, PairedDifference(1.0, 0.5, 1.5, 3)))
+        >>> str(TableCell("52.0", 52.0, PairedDifference(1.0, 0.5, 1.5, 3)))
         '52.0, +1.00 [0.50, 1.50] (3)'
         """
         difference = f"{self.difference} ({self.difference.pairs})" if self.difference else ""
         return ", ".join(part for part in (self.text, difference) if part)
 
 
+Row = list[str | TableCell]  # the first is the row's name; in a header all are names
+
+
 class Table(NamedTuple):
-    """A titled table. The first row is the header, the first cell of each row its name."""
+    """A titled table. The first row is the header."""
 
     title: str
-    rows: list[list[Cell]]
+    rows: list[Row]
 
 
 class Delta(NamedTuple):
@@ -95,23 +98,24 @@ def study_tables(content: dict[str, Any]) -> list[Table]:
     head = ["method", base, *(f"+ {name}" for name in others), *(f"{one} over {two}" for one, two in versus.items())]
     tables = []
     for data in content["data"]:
-        by_metric: dict[str, list[list[Cell]]] = {}
+        by_metric: dict[str, list[Row]] = {}
         measured = [metric for metric in COMPARED_METRICS if any(key[:2] == (data, metric) for key in found)]
         for metric in measured or ("linear", "knn5"):
-            rows = by_metric[COMPARED_METRICS[metric]] = [[Cell(name) for name in head]]
+            rows: list[Row] = [[*head]]
             for name, seeds in content.get("references", {}).get(data, {}).items():
                 values = {int(seed): 100 * row[metric] for seed, row in seeds.items() if metric in row}
-                rows.append([Cell(f"({name})"), mean_cell(values), *(Cell("") for _ in head[2:])])
+                rows.append([f"({name})", mean_cell(values), *(TableCell("") for _ in head[2:])])
             for method in content["methods"]:
                 key = (data, metric, method)
-                row = [Cell(method), mean_cell(found.get((*key, base), {}))]
+                row: Row = [method, mean_cell(found.get((*key, base), {}))]
                 for name in others:
                     one = from_base.get((*key, name))
-                    row.append(Cell(f"{one.mean:.1f}", one.mean, one.difference) if one else Cell("-"))
+                    row.append(TableCell(f"{one.mean:.1f}", one.mean, one.difference) if one else TableCell("-"))
                 for name in versus:
                     one = from_other.get((*key, name))
-                    row.append(Cell("", one.difference.mean, one.difference) if one else Cell("-"))
+                    row.append(TableCell("", one.difference.mean, one.difference) if one else TableCell("-"))
                 rows.append(row)
+            by_metric[COMPARED_METRICS[metric]] = rows
         short = Path(data).name
         if len(content["methods"]) == 1 and len(content["variants"]) > PAPER_COLUMNS:
             tables.append(Table(short, _variants_as_rows(by_metric)))
@@ -120,36 +124,41 @@ def study_tables(content: dict[str, Any]) -> list[Table]:
     return tables
 
 
-def _variants_as_rows(by_metric: Mapping[str, list[list[Cell]]]) -> list[list[Cell]]:
+def _variants_as_rows(by_metric: Mapping[str, list[Row]]) -> list[Row]:
     """The tables of a single method as one: a row per reference and variant, a column per metric."""
     every = list(by_metric.values())
     head, *references, method = every[0]
-    rows = [[method[0], *(Cell(metric) for metric in by_metric)]]
+    rows: list[Row] = [[method[0], *by_metric]]
     rows += [[row[0], *(one[i][1] for one in every)] for i, row in enumerate(references, 1)]
     return rows + [[name, *(one[-1][i] for one in every)] for i, name in enumerate(head) if i]
 
 
-def mean_cell(values: SeedValues) -> Cell:
+def mean_cell(values: SeedValues) -> TableCell:
     """Mean and standard deviation over seeds.
 
     >>> mean_cell({0: 50.0, 1: 52.0}).text
     '51.0 ± 1.4 (2)'
     """
     if not values:
-        return Cell("-")
+        return TableCell("-")
     found = list(values.values())
     deviation = f" ± {stdev(found):.1f}" if len(found) > 1 else ""
-    return Cell(f"{mean(found):.1f}{deviation} ({len(found)})", mean(found))
+    return TableCell(f"{mean(found):.1f}{deviation} ({len(found)})", mean(found))
 
 
-def every_run(runs: list[dict[str, Any]]) -> list[list[Cell]]:
+def every_run(runs: list[dict[str, Any]]) -> list[Row]:
     """A row per run with all its values, below a header."""
     keys = list(dict.fromkeys(key for run in runs for key in run["values"]))
-    rows = [[Cell("run"), *(Cell(key) for key in keys)]]
+    rows: list[Row] = [["run", *keys]]
     for run in runs:
         values = [run["values"].get(key) for key in keys]
         name = f"{run['method']} + {run['variant']}, seed {run['seed']}, {Path(run['data']).name}"
-        rows.append([Cell(name), *(Cell("-") if value is None else Cell(f"{value:.4g}", value) for value in values)])
+        rows.append(
+            [
+                name,
+                *(TableCell("-") if value is None else TableCell(f"{value:.4g}", value) for value in values),
+            ]
+        )
     return rows
 
 
