@@ -1,8 +1,8 @@
-"""Every row of the table of methods on 5,000 images: does it train, does it beat pixels and the untrained network?
+"""Train every method on 5,000 images: does it learn more than raw pixels and the untrained network know?
 
-Cost: one run per row, 10 epochs of the small ResNet, about 4 minutes each with one thread, two at a time: some 55
-minutes on two cores. What is done is not done again. One seed: this says that a method works, not which one is best.
-Settings are those of the tiny recipe, chosen on held-out training images. Results go into
+Cost: one run per method, 10 epochs of the small ResNet, about 4 minutes each with one thread, two at a time: about 55
+minutes on two cores. Finished runs are not repeated. One seed shows that a method works, not which one is best. The
+hyperparameters are those of the tiny recipe, chosen on held-out training images. Results go into
 benchmarks/results/all_methods.json and benchmarks/RESULTS.md.
 
     make methods IMAGES=cifar10.tar
@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from glf.comparison.conduct import conduct
+from glf.comparison.conduct import REFERENCES, conduct
 from glf.comparison.study import Study
 from glf.constrain.target_distribution import TARGET_DISTRIBUTIONS
 from glf.methods import METHODS
@@ -21,55 +21,62 @@ from glf.methods import METHODS
 HERE = Path(__file__).parent
 RUNS = HERE.parent / "runs" / "all_methods"
 OUT = HERE / "results" / "all_methods.json"
-SPECS = [*METHODS, *(f"align+{law}" for law in TARGET_DISTRIBUTIONS)]
+SPECS = [*METHODS, *(f"align+{name}" for name in TARGET_DISTRIBUTIONS)]
 TRAIN, VAL = 5_000, 500
-REFERENCES = ("pixels", "untrained")
-OWN = "the law has the batch's own mean and covariance, and a point is such a law too: it forbids no collapse"
+OWN_MOMENTS = (
+    "the target has the mean and covariance of the batch, so a single point matches it: it does not prevent collapse"
+)
 WHY = {
-    "align": "nothing constrains it, so it collapses, as the paper's Figure 1 says it must",
-    "align+gaussian": OWN,
-    "align+mixture": OWN,
+    "align": "without a constraint it collapses, as in Figure 1 of the paper",
+    "align+gaussian": OWN_MOMENTS,
+    "align+mixture": OWN_MOMENTS,
 }
 
 
-def collected(found: dict[str, Any], data: str) -> dict[str, Any]:
-    """What the page shows, of what compare.json holds."""
-    (references,) = found["references"].values()
+def collected(content: dict[str, Any], data: str) -> dict[str, Any]:
+    """Select from compare.json what the page shows."""
+    (references,) = content["references"].values()
     rows = {name: references[name]["0"] for name in REFERENCES}
-    rows |= {run["method"]: run["values"] for run in found["runs"]}
+    rows |= {run["method"]: run["values"] for run in content["runs"]}
     command = f"python benchmarks/all_methods.py --images {Path(data).name}"
-    (judged,) = found["evaluated"].values()
-    about = {"machine": found["machine"], "versions": found["versions"], "test": judged["test"]}
-    failed = {Path(place).parent.parent.name: why for place, why in found["failed"].items()}
+    (evaluated,) = content["evaluated"].values()
+    about = {"machine": content["machine"], "versions": content["versions"], "test": evaluated["test"]}
+    failed = {Path(path).parent.parent.name: why for path, why in content["failed"].items()}
     return {"command": command, "train": TRAIN, "seed": 0, **about, "rows": rows, "failed": failed}
 
 
 def page(content: dict[str, Any]) -> str:
-    """The table, every row against pixels and the untrained network."""
+    """The table in Markdown: each method against raw pixels and the untrained network."""
     rows, (machine, versions) = content["rows"], (content["machine"], content["versions"])
     reference = max(rows[name]["knn5"] for name in REFERENCES)
     lines = [
         "## Every method, on 5,000 images",
         "",
         f"Written by `{content['command']}`: {content['train']:,} training images of CIFAR-10,",
-        f"the `tiny` recipe (10 epochs of the small ResNet), seed {content['seed']}, judged on {content['test']:,}",
+        f"the `tiny` recipe (10 epochs of the small ResNet), seed {content['seed']}, evaluated on {content['test']:,}",
         f"test images. {machine['processor']}, {machine['cores']} cores, torch {versions['torch']}.",
         "",
-        "The recipe was chosen on held-out training images. The weights of the five laws follow from their shares of",
-        "the gradient; they were set when a first run of this table had shown that with too little weight two of them",
-        "collapse, and with too much one learns nothing else.",
+        "The recipe was chosen on held-out training images. The weights of the five target distributions follow from",
+        "their fractions of the gradient. They were set after a first run of this table: with too little weight two of",
+        "them collapse, and with too much one learns nothing else.",
         "",
-        "Accuracies are in per cent; effective rank and spread are of the test images' features (spread 1: a uniform",
-        "cloud, 0: a point). One seed, ten epochs: this says that a method trains, not which one is better.",
+        "Accuracies are in per cent; effective rank and spread are those of the test images' features (spread 1:",
+        "uniform, 0: a single point). One seed, ten epochs: this shows that a method trains, not which one is better.",
         "",
-        "| | 5-nn | linear | effective rank | spread | 5-nn above pixels and untrained |",
+        "| | k-NN (k = 5) | linear | effective rank | spread | k-NN (k = 5) above pixels and untrained |",
         "|---|---:|---:|---:|---:|---|",
     ]
-    for name, row in rows.items():
-        above = "" if name in REFERENCES else "yes" if row["knn5"] > reference else "**no**"
+    below = []
+    for name in (*REFERENCES, *SPECS):
+        if name not in rows:
+            lines.append(f"| {name} | not run yet | | | | |")
+            continue
+        row, above = rows[name], ""
+        if name in SPECS:
+            above = "yes" if row["knn5"] > reference else "**no**"
+            below += [name] if row["knn5"] <= reference else []
         cells = [f"{100 * row['knn5']:.1f}", f"{100 * row['linear']:.1f}", f"{row['rank']:.1f}", f"{row['spread']:.2f}"]
         lines.append(f"| {name} | {' | '.join([*cells, above])} |")
-    below = [name for name, row in rows.items() if name not in REFERENCES and row["knn5"] <= reference]
     reasons = {**{name: WHY.get(name, "not understood yet") for name in below}, **content["failed"]}
     lines += ["", *(f"- {name}: {why}." for name, why in reasons.items())] if reasons else []
     return "\n".join(lines) + "\n"
@@ -77,8 +84,8 @@ def page(content: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--images", required=True, help="CIFAR-10: a tar or folder with train and test")
-    parser.add_argument("--jobs", type=int, help="runs at once")
+    parser.add_argument("--images", required=True, help="CIFAR-10: a .tar or folder with train and test")
+    parser.add_argument("--jobs", type=int, help="simultaneous runs")
     options = parser.parse_args()
     study = Study(
         title="Every method on 5,000 images",
@@ -92,7 +99,7 @@ def main() -> None:
     )
     content = collected(conduct(study, RUNS, options.jobs), options.images)
     OUT.write_text(json.dumps(content, indent=1) + "\n")
-    import pages  # it reads this file
+    import pages  # it imports this module
 
     pages.write()
     print(page(content))

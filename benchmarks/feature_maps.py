@@ -1,7 +1,7 @@
-"""Test images' features as t-SNE draws them: the four methods of the headline study, without and with ADC.
+"""t-SNE of the test images' features: the four methods of the headline study, without and with ADC.
 
-Cost: a minute after the headline study, whose runs of seed 0 it reads. A map of t-SNE shows which neighbourhoods there
-are; it says nothing of distances, sizes or densities, and looks better than the accuracies are.
+Cost: a minute; it reads the runs of seed 0 of the headline study. t-SNE shows neighbourhoods, not distances, sizes or
+densities, and looks better than the accuracies are.
 
     python benchmarks/feature_maps.py
 """
@@ -26,23 +26,23 @@ VARIANTS = ("none", "adc")
 IMAGES = 1_500
 
 
-def mapped(run: Path) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """Two coordinates and the class of some test images."""
-    images = sources.load(saved_config(run).data, "test")
-    rows = np.sort(np.random.default_rng(0).permutation(len(images))[:IMAGES])
+def projection(run: Path) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """Two coordinates and the class of a sample of the test images."""
+    images = sources.load_images(saved_config(run).data, "test")
+    sample = np.sort(np.random.default_rng(0).permutation(len(images))[:IMAGES])
     backbone = load_backbone(run)
-    features = np.concatenate(list(encode(backbone, images, rows=rows, size=backbone.image_size)))
-    return TSNE(init="pca", random_state=0).fit_transform(features), images.targets[rows], images.classes
+    features = np.concatenate(list(encode(backbone, images, indices=sample, size=backbone.image_size)))
+    return TSNE(init="pca", random_state=0).fit_transform(features), images.targets[sample], images.classes
 
 
 def main() -> None:
-    (place,) = (path for path in RUNS.iterdir() if path.is_dir())
-    methods = [path.name for path in sorted(place.iterdir()) if path.is_dir()]
+    (runs,) = (path for path in RUNS.iterdir() if path.is_dir())
+    methods = [path.name for path in sorted(runs.iterdir()) if path.is_dir()]
     size = (2.4 * len(methods), 2.5 * len(VARIANTS) + 0.4)
     figure, panels = plt.subplots(len(VARIANTS), len(methods), figsize=size, squeeze=False)
     for row, variant in zip(panels, VARIANTS, strict=True):
         for panel, method in zip(row, methods, strict=True):
-            points, labels, classes = mapped(place / method / variant / "0")
+            points, labels, classes = projection(runs / method / variant / "0")
             for label, name in enumerate(classes):
                 panel.scatter(*points[labels == label].T, s=2, color=plt.cm.tab10(label), label=name, rasterized=True)
             panel.set_title(method if variant == "none" else f"{method} + {variant}", fontsize=9)

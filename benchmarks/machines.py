@@ -1,6 +1,6 @@
-"""The same run on two kinds of machine: what two runs differ by when nothing but their rounding differs.
+"""Equal runs on two kinds of machine: how much results differ if only the rounding differs.
 
-Read from what is stored: `python benchmarks/study.py NAME --here` makes anew what another kind of machine has made.
+Computed from the stored results; `python benchmarks/study.py NAME --here` repeats the runs of other kinds of machine.
 """
 
 from collections import defaultdict
@@ -12,14 +12,14 @@ from glf.reporting.statistics import paired_difference
 from glf.reporting.study_tables import COMPARED_METRICS, markdown_tables, seed_values
 
 TITLE = "The same runs on two kinds of machine"
-READ = (
-    "The same settings and seed on another processor: two paths that part by rounding alone. What they differ by is the"
-    " part of chance in any pair of this page, and effects that are much smaller do not show with three seeds."
+NOTE = (
+    "Equal settings and seeds on two processors: the runs differ by rounding only. Their differences show how much"
+    " chance contributes to every pair on this page; with three seeds, much smaller effects cannot be detected."
 )
 
 
 def named(method: str, variant: dict[str, Any]) -> str:
-    """A run by its method and what its variant sets.
+    """The name of a run: its method and the settings of its variant.
 
     >>> named("simclr", {"constrain": "adc", "nu": 1.0})
     'simclr+adc, nu 1.0'
@@ -29,10 +29,10 @@ def named(method: str, variant: dict[str, Any]) -> str:
     return ", ".join([constrained, *changed])
 
 
-def twice(studies: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """The runs that more than one kind of machine has made, as a comparison whose variants are the machines."""
+def repeated(studies: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Runs made by more than one kind of machine, as a comparison with the machines as variants."""
     made: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
-    names: dict[str, str] = {}  # of several studies' names for a run, the shortest
+    names: dict[str, str] = {}  # the shortest of the names that the studies give a run
     for content in studies:
         for run in content["runs"]:
             name = named(run["method"], content["variants"][run["variant"]])
@@ -54,10 +54,10 @@ def twice(studies: Iterable[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def apart(content: dict[str, Any]) -> str:
-    """For each measure, over all pairs: their mean difference, and how far a single one is from it."""
-    found, said = seed_values(content), []
-    for wanted, words in COMPARED_METRICS.items():
+def summary(content: dict[str, Any]) -> str:
+    """Mean and standard deviation of the differences over all pairs, for each metric."""
+    found, parts = seed_values(content), []
+    for wanted, title in COMPARED_METRICS.items():
         base, others = [], []
         for (data, metric, method, processor), values in found.items():
             if metric == wanted and processor != content["base"]:
@@ -66,16 +66,16 @@ def apart(content: dict[str, Any]) -> str:
                 others += [values[seed] for seed in values if seed in shared]
         if len(base) > 1:
             mean, low, high, pairs = paired_difference(base, others)
-            deviation = stdev(b - a for a, b in zip(base, others, strict=True))
-            said.append(
-                f"{words} {mean:+.2f} [{low:.2f}, {high:.2f}] over {pairs} pairs, a single one ± {deviation:.2f}"
+            std = stdev(b - a for a, b in zip(base, others, strict=True))
+            parts.append(
+                f"{title} {mean:+.2f} [{low:.2f}, {high:.2f}] over {pairs} pairs, standard deviation {std:.2f}"
             )
-    return "; ".join(said)
+    return "; ".join(parts)
 
 
 def section(studies: Iterable[dict[str, Any]]) -> str:
-    """For the page of results; empty where every run was made on one kind of machine."""
-    content = twice(studies)
+    """The section of RESULTS.md; empty if all runs were made on one kind of machine."""
+    content = repeated(studies)
     if not content["runs"]:
         return ""
-    return "\n".join([f"## {TITLE}", "", f"{READ} In all: {apart(content)}.", "", *markdown_tables(content)])
+    return "\n".join([f"## {TITLE}", "", f"{NOTE} Overall: {summary(content)}.", "", *markdown_tables(content)])

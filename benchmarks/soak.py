@@ -1,12 +1,11 @@
-"""Kill a run again and again, go on with it each time, and compare its end with that of a run that was left alone.
+"""Kill a run many times, resume it each time, and compare the result with an uninterrupted run.
 
-    python benchmarks/soak.py --kills 200               # byol, whose teacher is a moving average
-    python benchmarks/soak.py --kills 200 --method moco # whose queue remembers 96 images
+    python benchmarks/soak.py --kills 200               # byol, with an EMA teacher
+    python benchmarks/soak.py --kills 200 --method moco # with a queue of 96 embeddings
 
-Every kill is a SIGKILL to a process of its own: half at a random moment, half while a checkpoint is written. The
-state is saved after every step (``--save-minutes 0``), so that most of them fall into the middle of an epoch. Weights,
-teacher, queue, optimiser, schedule and every logged loss must be the same to the last bit. Cost: three seconds a kill.
---store keeps what came of it in results/soak.json.
+Each kill is a SIGKILL: half at a random moment, half while a checkpoint is written. The state is saved after every step
+(``--save-minutes 0``), so most kills fall into the middle of an epoch. Weights, teacher, queue, optimizer, schedule and
+every logged loss must be bit-identical. Cost: three seconds per kill. --store writes the outcome to results/soak.json.
 """
 
 import argparse
@@ -24,28 +23,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # processes are forked from one that has loaded torch, and has no threads
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # forking after importing torch is only safe without threads
 
-import timm  # noqa: F401 (here, or every process would load it)
+import timm  # noqa: F401 (imported once, before forking)
 import torch
 
-from glf import rundir
 from glf.checkpoint import load_checkpoint
 from glf.config.training import PretrainConfig
 from glf.result import provenance, write_file
+from glf.runfiles import CHECKPOINTS, LAST, METRICS
 from glf.train.run import pretrain
 
 STORED = Path(__file__).parent / "results" / "soak.json"
 STEPS_PER_EPOCH, BATCH = 9, 32
-TIMES = {"images_per_second", "data_wait"}  # how fast it was, not what was learnt
+TIMES = {"images_per_second", "data_wait"}  # metrics that may differ
 
 
 def settings(method: str, epochs: int) -> PretrainConfig:
     return PretrainConfig(
         method=method,
-        backbone="timm:test_resnet",  # batch normalisation: running statistics must survive too
+        backbone="timm:test_resnet",  # with batch normalisation: its running statistics must survive, too
         image_size=32,
-        limit=(STEPS_PER_EPOCH + 1) * BATCH,
+        max_images=(STEPS_PER_EPOCH + 1) * BATCH,
         val_images=BATCH,
         batch_size=BATCH,
         epochs=epochs,
@@ -57,8 +56,8 @@ def settings(method: str, epochs: int) -> PretrainConfig:
     )
 
 
-def child(config: PretrainConfig) -> int:
-    """A process that trains; its number."""
+def start(config: PretrainConfig) -> int:
+    """Fork a process that trains; return its id."""
     number = os.fork()
     if number:
         return number
@@ -73,16 +72,16 @@ def child(config: PretrainConfig) -> int:
 
 
 def ended(number: int) -> bool:
-    """Whether it has come to its end by itself; a failure is ours too."""
+    """Whether the process has finished; exit if it has failed."""
     found, status = os.waitpid(number, os.WNOHANG)
     if found and status:
         sys.exit(f"a resumed run failed with status {status}")
     return bool(found)
 
 
-def waiting(number: int) -> Iterator[None]:
-    """As long as it trains, a moment at a time."""
-    deadline = time.monotonic() + 600  # a busy machine may take long
+def while_running(number: int) -> Iterator[None]:
+    """Poll the process until it ends."""
+    deadline = time.monotonic() + 600  # machines may be busy
     while not ended(number):
         if time.monotonic() > deadline:
             os.kill(number, signal.SIGKILL)
@@ -92,34 +91,34 @@ def waiting(number: int) -> Iterator[None]:
 
 
 def steps(run: Path) -> int:
-    path = run / "metrics.jsonl"
+    path = run / METRICS
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def killed(number: int, run: Path, chance: random.Random) -> str | None:
-    """Kill it once it has got on; returns when, or None if it had ended before."""
+    """Kill the process after it has made progress; return when (any, writing), or None if it ended first."""
     before, writing = steps(run), chance.random() < 0.5
-    moments = waiting(number)
+    moments = while_running(number)
     for _ in moments:
-        if (run / rundir.LAST).exists() and steps(run) > before:
+        if (run / LAST).exists() and steps(run) > before:
             break
     else:
         return None
-    again = time.monotonic() + chance.uniform(0, 0.3)
+    moment = time.monotonic() + chance.uniform(0, 0.3)
     for _ in moments:
-        half = list((run / rundir.LAST.parent).glob(f".*.{number}"))
-        if half if writing else time.monotonic() > again:
+        partial = list((run / CHECKPOINTS).glob(f".*.{number}"))
+        if partial if writing else time.monotonic() > moment:
             os.kill(number, signal.SIGKILL)
             os.waitpid(number, 0)
-            return "writing" if list((run / rundir.LAST.parent).glob(f".*.{number}")) else "any"
+            return "writing" if list((run / CHECKPOINTS).glob(f".*.{number}")) else "any"
     return None
 
 
-def learnt(run: Path) -> dict[str, Any]:
-    """Everything that must be the same."""
-    saved = load_checkpoint(run / rundir.LAST)
+def final_state(run: Path) -> dict[str, Any]:
+    """Everything that must be identical."""
+    saved = load_checkpoint(run / LAST)
     state = {name: saved[name] for name in ("state_dict", "optimizer_states", "lr_schedulers", "epoch", "global_step")}
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (run / METRICS).read_text().splitlines()]
     return {**state, "metrics": [{k: v for k, v in line.items() if k not in TIMES} for line in lines]}
 
 
@@ -134,23 +133,23 @@ def same(one: Any, other: Any) -> bool:
 
 
 def soak(method: str, kills: int, seed: int, folder: Path) -> dict[str, Any]:
-    """So many kills over one run; what came of it."""
+    """Kill one run ``kills`` times and compare it with an uninterrupted one."""
     config = settings(method, epochs=max(2, -(-kills * 4 // STEPS_PER_EPOCH)))
     chance, counts, number = random.Random(seed), {"any": 0, "writing": 0}, 0
     run, alone = folder / "killed", folder / "alone"
     while True:
-        number = child(replace(config, out=run, save_minutes=0.0, resume=(run / rundir.LAST).exists(), overwrite=False))
+        number = start(replace(config, out=run, save_minutes=0.0, resume=(run / LAST).exists(), overwrite=False))
         when = killed(number, run, chance) if sum(counts.values()) < kills else None
         if when is None:
             break
         counts[when] += 1
-    for _ in waiting(number) if sum(counts.values()) == kills else ():
+    for _ in while_running(number) if sum(counts.values()) == kills else ():
         pass
-    for _ in waiting(child(replace(config, out=alone))):
+    for _ in while_running(start(replace(config, out=alone))):
         pass
-    mine, theirs = learnt(run), learnt(alone)
+    mine, theirs = final_state(run), final_state(alone)
     differs = [name for name in theirs if not same(mine[name], theirs[name])]
-    left = [path.name for path in (run / rundir.LAST.parent).glob(".*")]
+    left = [path.name for path in (run / CHECKPOINTS).glob(".*")]
     total = config.epochs * STEPS_PER_EPOCH
     return {"method": method, "steps": total, "kills": counts, "differs": differs, "leftovers": left}
 

@@ -1,8 +1,8 @@
-"""Run a study of benchmarks/studies at its tiny scale, store what it found, and write the pages anew.
+"""Run a study of benchmarks/studies at its tiny scale, store its results and update the pages.
 
-What is stored in benchmarks/results is not done again, whatever study and machine made it: start it as
-often as you like. Runs that are under way lie in runs/<study>. --again trusts nothing that was stored, --here only
-what a machine like this one has made: pairs then share their rounding too.
+Runs stored in benchmarks/results are not repeated, whichever study and machine made them, so the command can be stopped
+and started again. Unfinished runs are in runs/<study>. --again repeats all stored runs; --here repeats those of other
+kinds of machine, so that pairs share their rounding, too.
 
     make study STUDY=headline IMAGES=cifar10.tar
 """
@@ -24,27 +24,27 @@ RUNS = Path("runs")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("study", choices=sorted(path.stem for path in pages.STUDIES.glob("*.toml")))
-    parser.add_argument("--images", help="the study's images, as for glf pretrain; its own when not given")
-    parser.add_argument("--seeds", type=int, help="only so many, for a look: nothing is stored")
-    parser.add_argument("--jobs", type=int, help="runs at once; as many as the machine bears when not given")
-    trust = parser.add_mutually_exclusive_group()
-    trust.add_argument("--again", action="store_true", help="make every run, also those that are stored")
-    trust.add_argument("--here", action="store_true", help="make those too that another kind of machine has made")
+    parser.add_argument("--images", help="images, as for glf pretrain; default: those of the study")
+    parser.add_argument("--seeds", type=int, help="number of seeds for a quick look: nothing is stored")
+    parser.add_argument("--jobs", type=int, help="simultaneous runs; default: as many as cores and memory allow")
+    repeat = parser.add_mutually_exclusive_group()
+    repeat.add_argument("--again", action="store_true", help="repeat all stored runs")
+    repeat.add_argument("--here", action="store_true", help="repeat the stored runs of other kinds of machine")
     options = parser.parse_args()
     study = from_file(pages.STUDIES / f"{options.study}.toml", "tiny")
     if options.images:
         study = replace(study, data=(options.images,))
     machine = provenance()["machine"] if options.here else None
     known = {} if options.again else pages.known_runs(options.study, machine)
-    if options.seeds:  # stored, it would take the place of the seeds that are there
+    if options.seeds:  # storing it would replace the other seeds
         conduct(replace(study, seeds=options.seeds), RUNS / options.study, options.jobs, known=known)
         return
     command = f"make study STUDY={options.study}" + (f" IMAGES={options.images}" if options.images else "")
 
-    def keep(content: dict[str, Any]) -> None:
+    def store(content: dict[str, Any]) -> None:
         pages.store(options.study, {**content, "command": command})
 
-    conduct(study, RUNS / options.study, options.jobs, known=known, keep=keep)
+    conduct(study, RUNS / options.study, options.jobs, known=known, store=store)
     pages.write()
 
 

@@ -23,6 +23,7 @@ from glf.comparison.study import Study, from_file
 from glf.config.base import from_dict, to_dict
 from glf.config.evaluation import EvaluateConfig
 from glf.config.training import PretrainConfig, with_defaults
+from glf.evaluation.theorem import LABELS
 from glf.result import RESULT_SCHEMA, write_file
 from glf.rundir import RESUMABLE_FIELDS
 from glf.runfiles import COMPARISON, CONFIG, METRICS, RESULT
@@ -46,7 +47,13 @@ EVALUATION = {
 }
 COMPARE = {"judging": "evaluation"}
 DROPPED = {"masks": (None,), "concentration": (None, 1.0)}  # and the values that can be dropped
-PROTOCOLS: tuple[tuple[str, str], ...] = ()
+PROTOCOLS = (
+    (r"^5-nn \(Euclidean, majority\)$", "k-NN (k = 5, Euclidean, majority vote)"),
+    (r"^kNN \(cosine, k (\d+), temperature (.+)\)$", r"k-NN (k = \1, cosine, temperature \2)"),
+    (r"^(uniformity .*), t 2\)$", r"\1, t = 2)"),
+    (r"^share of the variance between classes$", "fraction of the variance between classes"),
+    (r", batches of (\d+), lr (.*), statistics of ", r", batch size \1, lr \2, normalisation statistics of "),
+)
 
 
 def rename(settings: Mapping[str, Any], names: Mapping[str, str]) -> Content:
@@ -88,7 +95,7 @@ def command_line(text: str) -> str:
 
 def protocols(texts: Mapping[str, str]) -> Content:
     """Use the present wording of the protocols."""
-    found = dict(texts)
+    found = {name: LABELS.get(name, text) for name, text in texts.items()}
     for old, new in PROTOCOLS:
         found = {name: re.sub(old, new, text) for name, text in found.items()}
     return found

@@ -1,1 +1,1 @@
-"""Everything but the backbone costs next to nothing: measured side by side, in one run. See __main__.py."""
+"""Speed of everything but the backbone, next to peers and limits: see __main__.py."""

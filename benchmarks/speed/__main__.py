@@ -1,11 +1,11 @@
-"""Everything but the backbone costs next to nothing: measured side by side, in one run.
+"""Measure the speed of everything but the backbone, next to peers and limits, in one run.
 
-Cost: about 25 minutes on two cores that have nothing else to do. Any images do; the ratios are the result, and the
-values beside them belong to the machine. Writes benchmarks/results/speed.json, speed.svg and benchmarks/SPEED.md.
+Cost: about 25 minutes on two idle cores. Any images will do: the ratios are the result, the values depend on the
+machine. Writes benchmarks/results/speed.json, speed.svg and benchmarks/SPEED.md.
 
     make bench
     make bench IMAGES=cifar10 PHOTOS=my/photos
-    make bench PARTS="loops pairs"    # measure these anew, keep the others
+    make bench PARTS="loops pairs"    # measure only these again
 """
 
 import argparse
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from glf.result import provenance
-from speed import augmentation, judging, loops, pairs, pictures
+from speed import augmentation, evaluation, loops, pairs, pictures
 from speed.curves import draw
 from speed.timing import ROOT, Row
 
@@ -26,16 +26,16 @@ PAGE = ROOT / "benchmarks" / "SPEED.md"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--images", default="fashion-mini", help="32 px images: a name or a path, as for glf pretrain")
-    parser.add_argument("--photos", help="a folder or a tar of photos; embedded images at 320 px when not given")
+    parser.add_argument("--images", default="fashion-mini", help="32 px images: name or path, as for glf pretrain")
+    parser.add_argument("--photos", help="folder or .tar of photos; default: bundled images at 320 px")
     parser.add_argument(
         "--only",
         nargs="*",
-        help="measure these parts anew, and keep what is stored of the others",
+        help="measure only these parts, and keep the stored results of the others",
     )
     options = parser.parse_args()
     arguments = [_resolved(options.images), _resolved(options.photos)]
-    # A part's ratios are of one run; its time stands beside it.
+    # The ratios of a part are from one run; its time is stored, too.
     found: dict[str, Any] = json.loads(OUT.read_text()) if options.only else {"parts": {}, "curves": {}, "times": {}}
     with tempfile.TemporaryDirectory() as place:
         for name, part in parts(*arguments, Path(place)).items():
@@ -53,16 +53,19 @@ def main() -> None:
     draw(found["curves"], OUT.with_suffix(".svg"))
     PAGE.write_text(page(found))
     missed = [row for rows in found["parts"].values() for row in rows if row["holds"] is False]
-    print(f"\n{len(missed)} ratios miss their mark" if missed else "\nevery ratio holds", f"(written to {PAGE})")
+    print(
+        f"\n{len(missed)} ratios miss their requirement" if missed else "\nall ratios meet their requirements",
+        f"(written to {PAGE})",
+    )
 
 
 def _resolved(data: str | None) -> str | None:
-    """A path as seen from here: the parts run in another folder."""
+    """Make a path absolute: the parts run in another folder."""
     return str(Path(data).resolve()) if data and Path(data).exists() else data
 
 
 def parts(images: str, photos: str | None, place: Path) -> dict[str, Any]:
-    """What is measured, in this order."""
+    """The measurements by name."""
     os.environ.setdefault("GLF_CACHE", str(place / "cache"))
     images = pictures.stored(images, place)
     pixels = pictures.small(images)
@@ -71,12 +74,12 @@ def parts(images: str, photos: str | None, place: Path) -> dict[str, Any]:
         time, by_time = pairs.by_time()
         memory, by_memory = pairs.by_memory()
         prior, by_width = pairs.by_prior_width()
-        curves = {"seconds by batch": by_time, "bytes by batch": by_memory, "seconds by the prior's width": by_width}
+        curves = {"seconds by batch": by_time, "bytes by batch": by_memory, "seconds by width of the prior": by_width}
         return [*time, *pairs.of_a_step(), *memory, *prior], curves
 
     def of_evaluation() -> tuple[list[Row], dict[str, Any]]:
-        rows, by_bank = judging.neighbours()
-        return [*judging.features(pixels), *rows, *judging.probe()], {"seconds by bank": by_bank}
+        rows, by_bank = evaluation.neighbours()
+        return [*evaluation.features(pixels), *rows, *evaluation.probe()], {"seconds by bank": by_bank}
 
     def of_photos() -> tuple[list[Row], dict[str, Any]]:
         folder = pictures.photos(photos, place / "photos")
@@ -103,24 +106,26 @@ def show(rows: list[Row]) -> None:
 
 
 def page(found: dict[str, Any]) -> str:
-    """The table in markdown."""
+    """The content of SPEED.md."""
     lines = [
         "# Speed",
         "",
-        "Written by `make bench`. Ratios are medians of interleaved repetitions in one run; those of training to its",
-        "limit are of pairs of steps, one right behind the other.",
+        "Written by `make bench`. Ratios are medians over interleaved repetitions in one run; ratios of training to",
+        "the backbone alone are medians over pairs of consecutive steps.",
         f"Machine: {found['machine']['processor']}, {found['machine']['cores']} cores; "
         f"torch {found['versions']['torch']}. Images: {found['images']}; photos: {found['photos']}.",
         "",
-        "| | | ratio | to | asked | measured | |",
+        "| | | ratio | to | required | measured | |",
         "|---|---|---:|---|---|---|---|",
     ]
     for row in (row for rows in found["parts"].values() for row in rows):
-        asked = "" if row["at_least"] is None else f"at least {row['at_least']:g}"
-        asked = asked if row["at_most"] is None else f"at most {row['at_most']:g}"
+        required = "" if row["at_least"] is None else f"at least {row['at_least']:g}"
+        required = required if row["at_most"] is None else f"at most {row['at_most']:g}"
         ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
-        mark = {None: "", True: "holds", False: "**misses**"}[row["holds"]]
-        lines.append(f"| {row['part']} | {row['what']} | {ratio} | {row['to']} | {asked} | {row['value']} | {mark} |")
+        mark = {None: "", True: "met", False: "**missed**"}[row["holds"]]
+        lines.append(
+            f"| {row['part']} | {row['what']} | {ratio} | {row['to']} | {required} | {row['value']} | {mark} |"
+        )
     return "\n".join([*lines, "", "![How time and memory grow](results/speed.svg)", ""])
 
 

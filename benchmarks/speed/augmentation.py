@@ -1,4 +1,4 @@
-"""Two views of an image, in images per second: ours against lightly, torchvision and kornia."""
+"""Augmentation in images per second, two views each: glf, lightly, torchvision and kornia."""
 
 import sys
 import warnings
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glf.config.training import PretrainConfig
+from glf.config.training import ResolvedPretrainConfig
 from glf.data.augment import augment as A
 from glf.data.augment.policies import POLICIES, ViewPolicy
 from glf.malloc import retain_freed_memory
@@ -17,7 +17,7 @@ from glf.types import Batch
 from speed.timing import Row, interleaved, processes
 
 BATCH = 256
-DEFAULT = PretrainConfig().colours
+DEFAULT = ResolvedPretrainConfig().colours
 RECIPE = {"without blur": "wmse", "with blur": "symmetric"}
 
 
@@ -41,12 +41,12 @@ def lightly(view: ViewPolicy, size: int) -> Callable[..., object]:
         min_scale=view.crop[0],
         random_gray_scale=view.grey,
         gaussian_blur=view.blur,
-        normalize=None,  # the backbone does it
+        normalize=None,  # done by the backbone
     )
 
 
 def torchvision(view: ViewPolicy, size: int) -> Callable[[Tensor], Tensor]:
-    """Image by image: on a whole batch it would draw one set of numbers for all."""
+    """Applied per image: on a batch it would use the same random numbers for all images."""
     from torchvision.transforms import v2
 
     steps = [
@@ -76,13 +76,13 @@ def _kernel(size: int) -> int:
 
 
 def at_32(pixels: np.ndarray) -> list[Row]:
-    """One thread against lightly and torchvision, two against kornia; both forms of the colours."""
+    """One thread next to lightly and torchvision, two next to kornia; fused and exact colours."""
     from PIL import Image
 
     rows: list[Row] = []
     some = pixels[:BATCH]
     pictures, tensors = [Image.fromarray(p) for p in some], torch.tensor(some).permute(0, 3, 1, 2)
-    few = BATCH // 4  # the slow ones do a part
+    few = BATCH // 4  # fewer images for the slow ones
     for words, name in RECIPE.items():
         recipe = POLICIES[name]
         their, tv, k = lightly(recipe[0], 32), torchvision(recipe[0], 32), kornia(recipe[0], 32)
@@ -130,7 +130,7 @@ def _speeds(cases: dict[str, tuple[Callable[[], object], int]], threads: int) ->
 
 
 def apart(pixels: np.ndarray) -> list[Row]:
-    """How far the two forms are from each other on real images, in 8-bit steps."""
+    """Difference between fused and exact colours on real images, in 8-bit steps."""
     rows = []
     for name in RECIPE.values():
         fused, exact = (torch.cat(ours(pixels[:2000], POLICIES[name], form, 32)().x) for form in ("exact", "fused"))
@@ -139,7 +139,7 @@ def apart(pixels: np.ndarray) -> list[Row]:
         rows.append(
             Row(
                 part="fused against exact colours, 32 px",
-                what=f"recipe {name}",
+                what=f"policy {name}",
                 value=f"mean distance {float(distance.mean()):.2f} of 255, median {float(distance.median()):.2f}; "
                 f"{100 * share:.0f} % of the values differ by more than 1 %",
             )
@@ -148,7 +148,7 @@ def apart(pixels: np.ndarray) -> list[Row]:
 
 
 def by_images(pixels: np.ndarray) -> dict[str, dict[int, float]]:
-    """Seconds for two views of so many images."""
+    """Seconds for two views, by number of images."""
     sizes, forms = (64, 128, 256, 512, 1024), ("fused", "exact")
     with retain_freed_memory():
         return {
@@ -158,13 +158,13 @@ def by_images(pixels: np.ndarray) -> dict[str, dict[int, float]]:
 
 
 def from_photos(folder: Path, cache: Path) -> list[Row]:
-    """224 px from JPEG files with two workers each: files decoded by ours or packed before, lightly's own data set.
+    """224 px from JPEG files with two workers: decoded or cached by glf, and read by lightly's data set.
 
-    Not quite the same work: ours takes the central square at 256 px and cuts both views out of it, lightly cuts each
-    view out of the whole photo.
+    The work is not quite the same: glf crops both views from the central square at 256 px, lightly crops each view from
+    the whole photo.
     """
     arguments = ["speed.augmentation", str(folder), str(cache)]
-    words = {"decode": "decoded by two workers", "pack": "packed before, read by two workers"}
+    words = {"decode": "decoded by two workers", "pack": "cached before, read by two workers"}
     ours = {f"{form}, {what}": [*arguments, how, form] for how, what in words.items() for form in ("exact", "fused")}
     cases = {**ours, "lightly": [*arguments, "lightly", ""]}
     speed = {name: values[0] for name, values in processes(cases, 5).items()}
@@ -182,7 +182,7 @@ def from_photos(folder: Path, cache: Path) -> list[Row]:
 
 
 def _photos(folder: Path, cache: Path, how: str, form: A.Colour, batch: int = 28) -> float:
-    """Images per second of a pass over the folder, augmented and ready for the network, after one to warm up."""
+    """Images per second of a pass over the folder, augmented and ready for the network, after a warm-up pass."""
     import os
     import time
 
@@ -200,7 +200,7 @@ def _photos(folder: Path, cache: Path, how: str, form: A.Colour, batch: int = 28
         from glf.data.batches import EpochBatches
         from glf.data.batches import image_loader as ours_loader
 
-        images = sources.load(str(folder), "train", size=224, store=how, progress=False)
+        images = sources.load_images(str(folder), "train", size=224, store=how, progress=False)
         batches = ours_loader(images, EpochBatches(np.arange(len(images)), batch, 0), prior=None, workers=2)
         generator = torch.Generator().manual_seed(0)
         passes = (sum(len(A.augment(b, recipe, 224, generator, form).x[0]) for b in batches) for _ in range(2))

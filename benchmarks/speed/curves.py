@@ -1,4 +1,4 @@
-"""How time and memory grow, on logarithmic axes, where a straight line's slope is the power."""
+"""Growth of time and memory, on logarithmic axes: the slope of a line is the exponent."""
 
 from pathlib import Path
 
@@ -11,13 +11,13 @@ AXES = {
     "seconds by images": ("images in a batch", "seconds"),
     "seconds by batch": ("images in a batch", "seconds"),
     "bytes by batch": ("images in a batch", "bytes above the inputs"),
-    "seconds by the prior's width": ("features of the prior", "seconds"),
+    "seconds by width of the prior": ("features of the prior", "seconds"),
     "seconds by bank": ("images in the bank", "seconds"),
 }
 
 
 def draw(curves: dict[str, dict[str, dict[object, float]]], path: Path) -> None:
-    """One panel per quantity, each line with its fitted power."""
+    """One panel per quantity, with the fitted exponent of each line."""
     import numpy as np
 
     shown = [name for name in AXES if name in curves]
@@ -26,9 +26,9 @@ def draw(curves: dict[str, dict[str, dict[object, float]]], path: Path) -> None:
         for label, points in curves[name].items():
             x, y = np.array([float(str(n)) for n in points]), np.array(list(points.values()))
             power = np.polyfit(np.log(x[-3:]), np.log(y[-3:].clip(1e-12)), 1)[0]
-            panel.loglog(x, y, "o-", markersize=3, label=f"{label}: power {power:.1f}")
+            panel.loglog(x, y, "o-", markersize=3, label=f"{label}: exponent {power:.1f}")
         low, high = panel.get_ylim()
-        if high / low < 10:  # what hardly changes should look like it
+        if high / low < 10:  # small changes should look small
             panel.set_ylim((low * high / 10) ** 0.5, (low * high * 10) ** 0.5)
         panel.set_xticks(x, [f"{value:,.0f}" for value in x], fontsize=7)
         panel.minorticks_off()

@@ -1,5 +1,6 @@
-"""Training loops in images per second: ours from the command's own function, lightly's as its documentation has it,
-and the limit, which is the backbone's forward and backward alone. Each runs in a process of its own.
+"""Training loops in images per second: `glf pretrain`, the example of lightly's documentation, and the backbone alone.
+
+The forward and backward pass of the backbone alone is the limit. Each loop runs in its own process.
 """
 
 import os
@@ -23,13 +24,13 @@ from glf.train.run import pretrain
 from speed.timing import Row, processes, runs
 
 METHOD = "simclr+adc"
-SETUPS = {"small_resnet": (256, 20), "resnet18": (64, 5)}  # images in a batch, steps of a repetition
+SETUPS = {"small_resnet": (256, 20), "resnet18": (64, 5)}  # batch size, steps per repetition
 
 
 class Limit:
-    """The backbone on views that are there already, in the memory layout that training has.
+    """Forward and backward pass of the backbone on precomputed views, in the memory layout of training.
 
-    Or ``plain``, as lightly's loop has it: torch's default layout, one forward for each view.
+    ``plain`` is lightly's way: torch's default layout, one forward pass per view.
     """
 
     def __init__(self, backbone: str, batch: int, plain: bool = False) -> None:
@@ -44,16 +45,16 @@ class Limit:
 
 
 class Stopwatch(L.Callback):
-    """Seconds of each step of training, and where a limit is given of a step of that, right behind it.
+    """Seconds of each training step, each followed by a timed step of the limit, if given.
 
-    The machine's speed changes from second to second; step by step, it changes for both alike.
+    The speed of the machine drifts; alternating steps make it drift for both alike.
     """
 
     def __init__(self, limit: Limit | None) -> None:
         self.limit = limit
         self.steps: list[float] = []
         self.limits: list[float] = []
-        self.mark: float | None = None  # the first step warms up
+        self.mark: float | None = None  # the first step is a warm-up
 
     def on_train_batch_end(self, *_: object) -> None:
         now = time.perf_counter()
@@ -67,17 +68,17 @@ class Stopwatch(L.Callback):
 
 
 def ours(backbone: str, batch: int, steps: int, images: str, devices: int = 1) -> list[float]:
-    """``glf pretrain``: data in memory, augmentation, objective with ADC, optimiser, metrics, progress, Lightning.
+    """``glf pretrain``: data in memory, augmentation, objective with ADC, optimizer, metrics, progress, Lightning.
 
-    Images per second; on one device also those of the limit, and the share of each step that its limit takes.
+    Returns images per second; on one device also those of the limit, and the fraction of each step that it takes.
     """
-    out = Path(os.environ.setdefault("GLF_BENCH_OUT", tempfile.mkdtemp()))  # one for all processes of a run
+    out = Path(os.environ.setdefault("GLF_BENCH_OUT", tempfile.mkdtemp()))  # shared by all processes of a run
     config = ResolvedPretrainConfig(
         data=images,
         method=METHOD,
         backbone=backbone,
         batch_size=batch,
-        limit=batch * (steps + 1),
+        max_images=batch * (steps + 1),
         val_images=0,
         epochs=1,
         devices=devices,
@@ -85,7 +86,7 @@ def ours(backbone: str, batch: int, steps: int, images: str, devices: int = 1) -
     )
     watch = Stopwatch(Limit(backbone, batch) if devices == 1 else None)
     pretrain(config, Console(quiet=True), callbacks=[watch])
-    if launched_rank():  # the first process speaks for all
+    if launched_rank():  # the first process reports for all
         sys.exit()
     shutil.rmtree(out)
     rates = [batch / mean(seconds) for seconds in (watch.steps, watch.limits) if seconds]
@@ -93,7 +94,7 @@ def ours(backbone: str, batch: int, steps: int, images: str, devices: int = 1) -
 
 
 def plain(backbone: str, batch: int, steps: int) -> float:
-    """The backbone as lightly's loop has it, and with the heap as that has it."""
+    """The backbone in lightly's layout, without glf's memory settings."""
     limit, seconds = Limit(backbone, batch, plain=True), []
     for _ in range(steps + 1):
         start = time.perf_counter()
@@ -103,7 +104,7 @@ def plain(backbone: str, batch: int, steps: int) -> float:
 
 
 def lightly(backbone: str, batch: int, steps: int, images: str, workers: int) -> float:
-    """The SimCLR example of lightly's documentation, with our backbone: two forwards, NT-Xent, a DataLoader."""
+    """The SimCLR example of lightly's documentation with our backbone: two forward passes, NT-Xent, a DataLoader."""
     from lightly.loss import NTXentLoss
     from lightly.models.modules import SimCLRProjectionHead
     from PIL import Image
@@ -113,7 +114,7 @@ def lightly(backbone: str, batch: int, steps: int, images: str, workers: int) ->
     from speed.pictures import small
 
     class Pictures(torch.utils.data.Dataset):  # type: ignore[type-arg]
-        """As torchvision's CIFAR10 has it: an array in memory, a PIL image per look-up, the transform in the worker."""
+        """As torchvision's CIFAR10: an array in memory, a PIL image per item, the transform in the worker."""
 
         def __init__(self, pixels: np.ndarray) -> None:
             self.pixels, self.transform = pixels, transform(POLICIES["wmse"][0], 32)
@@ -121,8 +122,8 @@ def lightly(backbone: str, batch: int, steps: int, images: str, workers: int) ->
         def __len__(self) -> int:
             return len(self.pixels)
 
-        def __getitem__(self, row: int) -> tuple[object, int]:
-            return self.transform(Image.fromarray(self.pixels[row])), 0
+        def __getitem__(self, index: int) -> tuple[object, int]:
+            return self.transform(Image.fromarray(self.pixels[index])), 0
 
     loader = torch.utils.data.DataLoader(
         Pictures(small(images)),
@@ -151,7 +152,7 @@ def lightly(backbone: str, batch: int, steps: int, images: str, workers: int) ->
 
 
 def compared(images: str) -> list[Row]:
-    """Both backbones against their limits and against lightly's loop, with the number of workers that suits it best."""
+    """Both backbones next to their limits and to lightly's loop with its best number of workers."""
     return [
         *_compared(images, "small_resnet", 5, 0.90, 1.8),
         *_compared(images, "resnet18", 3, 0.97, 1.25),
@@ -159,37 +160,36 @@ def compared(images: str) -> list[Row]:
 
 
 def _compared(images: str, backbone: str, repetitions: int, of_limit: float, of_lightly: float) -> list[Row]:
-    """Ratios are taken turn by turn, or step by step where both are in one run, because the machine's speed drifts
-    within minutes; then their median."""
+    """Medians of ratios per round, or per step where both are in one run, because the machine's speed drifts."""
     batch, steps = SETUPS[backbone]
     call = ["speed.loops", images, backbone, str(batch), str(steps)]
-    cases = {"ours": [*call, "ours"], "in lightly's layout": [*call, "plain"]}
+    cases = {"ours": [*call, "ours"], "in lightly's memory layout": [*call, "plain"]}
     cases |= {f"lightly, {w} workers": [*call, "lightly", str(w)] for w in (0, 2)}
     found = runs(cases, repetitions)
     speed = {name: [turn[0] for turn in turns] for name, turns in found.items()}
-    speed["the limit"] = [turn[1] for turn in found["ours"]]
-    shares = [share for turn in found["ours"] for share in turn[2:]]
+    speed["backbone alone"] = [turn[1] for turn in found["ours"]]
+    fractions = [fraction for turn in found["ours"] for fraction in turn[2:]]
     best = max(("lightly, 0 workers", "lightly, 2 workers"), key=lambda name: median(speed[name]))
-    asked = [
-        ("glf pretrain", "ours", "the limit", of_limit),
+    rows = [
+        ("glf pretrain", "ours", "backbone alone", of_limit),
         ("glf pretrain", "ours", best, of_lightly),
-        ("the limit", "the limit", "in lightly's layout", None),
+        ("backbone alone", "backbone alone", "in lightly's memory layout", None),
     ]
     return [
         Row(
             part=f"end to end, {backbone}, batch {batch}, {METHOD}",
             what=what,
             value=f"{median(speed[one]):,.1f} against {median(speed[to]):,.1f} images/s",
-            ratio=median(shares if to == "the limit" else map(truediv, speed[one], speed[to])),
+            ratio=median(fractions if to == "backbone alone" else map(truediv, speed[one], speed[to])),
             to=to,
             at_least=least,
         )
-        for what, one, to, least in asked
+        for what, one, to, least in rows
     ]
 
 
 def two_processes(images: str) -> list[Row]:
-    """One process with two threads against two with one each, the same global batch."""
+    """Two processes with one thread each next to one with two threads, at the same global batch size."""
     call = ["speed.loops", images, "small_resnet", "256", "20"]
     found = processes({"one": [*call, "ours"], "two": [*call, "ours2"]})
     speed = {name: values[0] for name, values in found.items()}
@@ -206,7 +206,7 @@ def two_processes(images: str) -> list[Row]:
 
 
 def main() -> list[float]:
-    """Images per second; with our own loop more."""
+    """Run the loop that the command line names."""
     images, backbone, batch, steps, kind, *rest = sys.argv[1:]
     setup = (backbone, int(batch), int(steps))
     if kind == "lightly":

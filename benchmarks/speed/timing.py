@@ -1,4 +1,4 @@
-"""Interleaved repetitions and medians: what disturbs a shared machine then disturbs all cases alike."""
+"""Interleaved repetitions and medians, so that disturbances of a shared machine affect all cases alike."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One line of the table. ``ratio`` carries over to other machines; the values are from this one, on this day."""
+    """One row of the table. ``ratio`` carries over to other machines; the values depend on this one."""
 
     part: str
     what: str
@@ -37,7 +37,7 @@ class Row:
         at_least: float | None = None,
         digits: int = 1,
     ) -> "Row":
-        """Images per second against a peer's."""
+        """A row with images per second, next to those of a peer."""
         value = f"{ours:,.{digits}f} against {theirs:,.{digits}f} images/s"
         return cls(part=part, what=what, value=value, ratio=ours / theirs, to=to, at_least=at_least)
 
@@ -54,7 +54,7 @@ class Row:
 
 
 def interleaved(cases: dict[str, Callable[[], object]], repetitions: int = 7) -> dict[str, float]:
-    """Median seconds of each case; they take turns, and the first turn, which warms up, does not count."""
+    """Median seconds of each case; the cases alternate, and the first round is a warm-up."""
     seconds: dict[str, list[float]] = {name: [] for name in cases}
     for repetition in range(repetitions + 1):
         for name, case in cases.items():
@@ -66,7 +66,7 @@ def interleaved(cases: dict[str, Callable[[], object]], repetitions: int = 7) ->
 
 
 def runs(cases: dict[str, list[str]], repetitions: int) -> dict[str, list[list[float]]]:
-    """The numbers that each case prints in a process of its own; they take turns, and every turn is kept."""
+    """The numbers that each case prints, run as a process; the cases alternate, and every round is kept."""
     found: dict[str, list[list[float]]] = {name: [] for name in cases}
     for _ in range(repetitions):
         for name, arguments in cases.items():
@@ -79,6 +79,6 @@ def runs(cases: dict[str, list[str]], repetitions: int) -> dict[str, list[list[f
 
 
 def processes(cases: dict[str, list[str]], repetitions: int = 3) -> dict[str, list[float]]:
-    """Their medians, number by number."""
+    """Medians of these numbers over the rounds."""
     found = runs(cases, repetitions)
     return {name: [median(values) for values in zip(*turns, strict=True)] for name, turns in found.items()}

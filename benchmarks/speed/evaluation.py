@@ -1,10 +1,11 @@
-"""Evaluation: features at the backbone's speed, kNN at that of a matrix product, the linear probe as products."""
+"""Evaluation: feature extraction next to the bare backbone, k-NN next to a matrix product, the linear probe."""
 
 import numpy as np
 import torch
 from torch import nn
 
-from glf.data.images import ImageSet, array_key
+from glf.data.arrays import array_key
+from glf.data.images import ImageSet
 from glf.evaluation.probes import linear_probe
 from glf.malloc import retain_freed_memory
 from glf.measure.knn import knn_predict, weighted_knn_predict
@@ -16,7 +17,7 @@ BANK, QUERIES, WIDTH = 50_000, 10_000, 512
 
 
 def features(pixels: np.ndarray) -> list[Row]:
-    """The extractor against the bare network on batches that are there already."""
+    """Feature extraction next to the bare network on precomputed batches."""
     return [_features(pixels, name, count) for name, count in (("small_resnet", 4096), ("resnet18", 512))]
 
 
@@ -38,7 +39,7 @@ def _features(pixels: np.ndarray, name: str, count: int) -> Row:
     with retain_freed_memory():
         seconds = interleaved({"ours": ours, "bare": bare}, repetitions=3)
     speed = {case: count / value for case, value in seconds.items()}
-    return Row.of_speeds("feature extraction", name, speed["ours"], speed["bare"], to="bare forward", digits=0)
+    return Row.of_speeds("feature extraction", name, speed["ours"], speed["bare"], to="bare forward pass", digits=0)
 
 
 def neighbours() -> tuple[list[Row], dict[str, dict[int, float]]]:
@@ -64,9 +65,9 @@ def neighbours() -> tuple[list[Row], dict[str, dict[int, float]]]:
     with retain_freed_memory():
         seconds = interleaved(
             {
-                "5-nn": lambda: knn_predict(bank, labels, queries, 5),
-                "weighted kNN": lambda: weighted_knn_predict(bank, labels, queries, 20),
-                "the product alone": product,
+                "k-NN (k = 5)": lambda: knn_predict(bank, labels, queries, 5),
+                "weighted k-NN": lambda: weighted_knn_predict(bank, labels, queries, 20),
+                "the matrix product alone": product,
                 "scikit-learn, brute force": lambda: classifier.predict(queries.numpy()),
                 "lightly": of_lightly,
             },
@@ -77,10 +78,10 @@ def neighbours() -> tuple[list[Row], dict[str, dict[int, float]]]:
             for size in (6_250, 12_500, 25_000, 50_000)
         }
     pairs = (
-        ("5-nn", "the product alone", 0.7),
-        ("weighted kNN", "the product alone", 0.7),
-        ("5-nn", "scikit-learn, brute force", None),
-        ("weighted kNN", "lightly", None),
+        ("k-NN (k = 5)", "the matrix product alone", 0.7),
+        ("weighted k-NN", "the matrix product alone", 0.7),
+        ("k-NN (k = 5)", "scikit-learn, brute force", None),
+        ("weighted k-NN", "lightly", None),
     )
     rows = [
         Row(
@@ -93,11 +94,11 @@ def neighbours() -> tuple[list[Row], dict[str, dict[int, float]]]:
         )
         for name, peer, limit in pairs
     ]
-    return rows, {"5-nn, 2,000 queries": curve}
+    return rows, {"k-NN (k = 5), 2,000 queries": curve}
 
 
 def probe() -> list[Row]:
-    """The linear probe's epochs against the same steps with autograd and an optimiser, and scikit-learn's solver."""
+    """The linear probe next to the same steps with autograd and an optimizer, and next to scikit-learn's solver."""
     from sklearn.linear_model import LogisticRegression
 
     torch.manual_seed(0)
