@@ -1,4 +1,4 @@
-"""Writes the table of docs/concepts.md from the rows of glf.methods: what `glf methods` prints, as a page.
+"""Writes the methods tables of docs/concepts.md (with formulas) and README.md (names of the terms).
 
 python scripts/make_methods_table.py
 """
@@ -7,44 +7,58 @@ import html
 from pathlib import Path
 
 from glf.methods import METHODS
-from glf.terms import Term
+from glf.objective import Method, Part
 
-PAGE = Path(__file__).parents[1] / "docs" / "concepts.md"
+ROOT = Path(__file__).parents[1]
 START, END = "<!-- methods: make_methods_table.py -->\n", "<!-- end of methods -->\n"
 
 
-def table() -> str:
-    """A line for each method: the terms as they are logged, with their weights, and what constrains beside them."""
-    lines = ["| method | aligning part | constraining part | from |", "|---|---|---|---|"]
-    for name, method in METHODS.items():
-        objective = method.build()
-        align = [described(weight, term) for weight, term in objective.align.parts]
-        constrain = [described(w, t) for w, t in objective.constrain.parts] if objective.constrain else []
-        constrain += [f"map: {step.formula}" for step in objective.transforms]
-        constrain += [f"architecture: {method.architecture}"] if method.architecture else []
-        cells = (
-            f"`{name}`",
-            "; ".join(align),
-            "; ".join(constrain) or "none: it collapses",
-            method.paper.partition(",")[0],
-        )
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+def with_formulas(part: Part) -> str:
+    """A term's weight and name, and its formula as code; a bar would end the cell."""
+    if not part.is_formula:
+        return str(part)
+    if "|" not in part.text:
+        return f"{part.label} `{part.text}`"
+    return f"{part.label} <code>{html.escape(part.text, quote=False).replace('|', '&#124;')}</code>"
 
 
-def described(weight: float, term: Term) -> str:
-    """A weight other than one, the term's name, its formula as code; a bar would end the table's cell."""
-    factor = "" if weight == 1 else f"{weight:g} "
-    bars = html.escape(term.formula, quote=False).replace("|", "&#124;")
-    return f"{factor}{term.name} " + (f"<code>{bars}</code>" if "|" in term.formula else f"`{term.formula}`")
+def names_only(part: Part) -> str:
+    """A term's weight and name; other parts in full."""
+    return part.label if part.is_formula else str(part)
 
 
-def with_table(page: str) -> str:
-    """The page with the present table between its marks."""
-    before, _, rest = page.partition(START)
-    after = rest.partition(END)[2]
-    return f"{before}{START}\n{table()}\n{END}{after}"
+def documented(name: str, method: Method) -> tuple[str, ...]:
+    """Cells of the table in docs/concepts.md."""
+    parts = method.describe()
+    align, constrain = ("; ".join(map(with_formulas, parts[role])) for role in ("align", "constrain"))
+    return f"`{name}`", align, constrain or "none: it collapses", method.paper.partition(",")[0]
+
+
+def summarised(name: str, method: Method) -> tuple[str, ...]:
+    """Cells of the table in README.md."""
+    parts = method.describe()
+    align, constrain = ("; ".join(map(names_only, parts[role])) for role in ("align", "constrain"))
+    return f"`{name}`", method.title, align, constrain or "none: it collapses"
+
+
+PAGES = {
+    ROOT / "docs" / "concepts.md": (("method", "aligning part", "constraining part", "from"), documented),
+    ROOT / "README.md": (("method", "name", "aligning part", "constraining part"), summarised),
+}
+
+
+def with_table(page: Path) -> str:
+    """The page with an up-to-date table between its markers."""
+    head, cells = PAGES[page]
+    rows = [head, ("---",) * len(head), *(cells(name, method) for name, method in METHODS.items())]
+    table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    text = page.read_text()
+    if START not in text or END not in text:
+        raise ValueError(f"{page} has no markers for the methods table: {START.strip()} ... {END.strip()}")
+    before, _, rest = text.partition(START)
+    return f"{before}{START}\n{table}\n\n{END}{rest.partition(END)[2]}"
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_table(PAGE.read_text()))
+    for page in PAGES:
+        page.write_text(with_table(page))
