@@ -1,4 +1,4 @@
-"""Docstrings as the site shows them: their formulas and examples are written for the reader of the source."""
+"""Docstrings for the site: reStructuredText formulas and doctests, as the source has them, become Markdown."""
 
 import inspect
 import re
@@ -13,7 +13,7 @@ LABEL = re.compile(r"(?<!\S)(Reference|Differs from the paper):")
 
 
 class MarkdownDocstrings(Extension):
-    """Rewrites every docstring that is loaded."""
+    """Converts every docstring that is loaded."""
 
     def on_object(self, *, obj: Object, **kwargs: Any) -> None:
         if obj.docstring is not None:
@@ -21,7 +21,7 @@ class MarkdownDocstrings(Extension):
 
 
 def as_markdown(docstring: str) -> str:
-    r"""reStructuredText's formulas and doctests in Markdown.
+    r"""Convert formulas and doctests of a docstring to Markdown.
 
     >>> print(as_markdown('''Half.\n\n.. math:: \\frac{x}{2}\n\n>>> half(3)\n1.5'''))
     Half.
@@ -42,5 +42,5 @@ def as_markdown(docstring: str) -> str:
 
 
 def _one_paragraph(formula: str) -> str:
-    """Without empty lines and indentation, which would end the formula."""
+    """Join the lines: an empty or indented line would end the formula."""
     return " ".join(line.strip() for line in formula.strip().splitlines())

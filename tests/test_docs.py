@@ -1,5 +1,4 @@
-"""Every snippet of README and docs runs as it stands, every command and flag is one that glf has, every link leads
-somewhere."""
+"""Every snippet of README and docs runs, every command and flag exists, every link has a target."""
 
 import contextlib
 import io
@@ -10,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from glf.cli import main
+from glf.cli import parse
+from glf.commands import COMMANDS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
@@ -21,14 +21,14 @@ SNIPPETS = [
     for page in PAGES
     for i, code in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL))
 ]
-# Programs that pages call: each only notes how it was called, and srun starts what it is given.
+# Programs called by the pages. Stand-ins only record their arguments; srun runs its command.
 PROGRAMS = ("glf", "make", "pip", "python", "torchrun", "scontrol", "srun")
 NOTE = '#!/bin/bash\nprintf "%s\\0" "${0##*/}" "$@" >> "$CALLS"; printf "\\n" >> "$CALLS"\n'
 START = '#!/bin/bash\nexec "$@"\n'
 
 
 def shell(page: Path) -> list[str]:
-    """The shell commands of a page: fenced, or indented and beginning with one of the programs."""
+    """Shell commands of a page: fenced, or indented and beginning with one of the programs."""
     text = page.read_text()
     fenced = re.findall(r"```(?:bash|sh|console)\n(.*?)```", text, flags=re.DOTALL)
     prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
@@ -37,17 +37,17 @@ def shell(page: Path) -> list[str]:
 
 
 def inline(page: Path) -> list[str]:
-    """What stands in a page as code within a line."""
+    """Inline code of a page."""
     prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     return [" ".join(code.split()) for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", prose)]
 
 
-COMMANDS = [pytest.param(code, id=f"{page.name}-{i}") for page in PAGES for i, code in enumerate(shell(page))]
+SHELL = [pytest.param(code, id=f"{page.name}-{i}") for page in PAGES for i, code in enumerate(shell(page))]
 
 
 def test_there_are_snippets() -> None:
     assert len(SNIPPETS) >= 3
-    assert len(COMMANDS) >= 15
+    assert len(SHELL) >= 15
 
 
 @pytest.mark.parametrize("code", SNIPPETS)
@@ -65,21 +65,19 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def accepted(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command line takes these; what it would then do is left out."""
-    monkeypatch.setattr("glf.cli.run", lambda config: None)
+def check_parses(arguments: list[str]) -> None:
+    """The command line parses these arguments; nothing is run."""
+    name, *rest = (argument for argument in arguments if argument != "...")
     try:
-        main([argument for argument in arguments if argument != "..."])
+        parse(name, rest)
     except SystemExit as end:
-        if end.code:  # --help ends with none
+        if end.code:  # 0 after --help
             pytest.fail(f"glf {' '.join(arguments)}")
 
 
-@pytest.mark.parametrize("code", COMMANDS)
-def test_commands_are_understood(
-    code: str, programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Bash reads the snippet; then glf's own command line, make or the disk say whether each call is a good one."""
+@pytest.mark.parametrize("code", SHELL)
+def test_commands_are_understood(code: str, programs: Path, tmp_path: Path) -> None:
+    """Bash runs the snippet with the stand-ins; glf's parser, make or the disk then checks each recorded call."""
     calls, bash = tmp_path / "calls", shutil.which("bash")
     assert bash
     environment = {"PATH": str(programs), "CALLS": str(calls)}
@@ -89,9 +87,9 @@ def test_commands_are_understood(
     assert lines
     for program, *arguments in (line.split("\0") for line in lines):
         if program == "torchrun":
-            accepted(arguments[arguments.index("-m") + 2 :], monkeypatch)
+            check_parses(arguments[arguments.index("-m") + 2 :])
         elif program == "glf":
-            accepted(arguments, monkeypatch)
+            check_parses(arguments)
         elif program == "make":
             planned = subprocess.run(["make", "-n", *arguments], cwd=ROOT, capture_output=True, text=True)
             assert planned.returncode == 0, planned.stderr
@@ -101,23 +99,19 @@ def test_commands_are_understood(
 
 @pytest.fixture(scope="module")
 def flags() -> dict[str, set[str]]:
-    """The flags of each command, as its own help lists them."""
-    (names,) = re.findall(r"{([a-z,]+)}", helped())
-    return {
-        name: set(re.findall(r"(?:^[^\w-]*|, )(--[a-z][a-z-]+)", helped(name), re.MULTILINE))
-        for name in names.split(",")
-    }
+    """The flags of each command, from its help."""
+    return {name: set(re.findall(r"(?:^[^\w-]*|, )(--[a-z][a-z-]+)", helped(name), re.MULTILINE)) for name in COMMANDS}
 
 
-def helped(*command: str) -> str:
+def helped(command: str) -> str:
     with pytest.raises(SystemExit), contextlib.redirect_stdout(io.StringIO()) as shown:
-        main([*command, "--help"])
+        parse(command, ["--help"])
     return shown.getvalue()
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name)
 def test_commands_and_flags_within_lines_exist(page: Path, flags: dict[str, set[str]]) -> None:
-    """The changelog also speaks of what is gone."""
+    """The changelog also names flags that were removed."""
     for code in inline(page):
         used = set(re.findall(r"(?:^|[\s(])(--[a-z][a-z-]+)", code))
         if match := re.match(r"glf ([a-z]+)", code):
@@ -141,7 +135,7 @@ def test_equations_name_real_functions_and_tests() -> None:
     from importlib import import_module
 
     text = (ROOT / "docs" / "equations.md").read_text()
-    named = re.findall(r"`((?:align|constrain|objective|measure|evaluate)\.[\w.]+)`", text)
+    named = re.findall(r"`((?:align|constrain|objective|measure|evaluation)\.[\w.]+)`", text)
     assert len(named) >= 10
     for path in named:
         module, _, attribute = path.rpartition(".")
