@@ -28,6 +28,8 @@ def test_it_holds_data_types_and_licences(wheel: Path) -> None:
     names = {name: info.file_size for name in zipfile.ZipFile(wheel).namelist() for info in [_info(wheel, name)]}
     assert 1_000_000 < names["glf/data/embedded/fashion_mini.npz"] <= 6_000_000
     assert {"glf/py.typed", "glf/__init__.pyi"} <= names.keys()
+    page = [path for path in (ROOT / "src/glf/reporting").rglob("*") if path.suffix in (".html", ".css", ".js")]
+    assert {path.relative_to(ROOT / "src").as_posix() for path in page} <= names.keys()
     assert wheel.name.startswith(f"glf-{glf.__version__}-")
     assert "MIT" in zipfile.ZipFile(wheel).read("glf/data/embedded/FASHION-MNIST-LICENSE.txt").decode()
     assert any(name.endswith("licenses/LICENSE") for name in names)
