@@ -112,10 +112,9 @@ def element(name: str, /, *children: str | None, **attributes: object) -> Markup
     >>> print(element("text", "a < b", element("tspan", "!"), class_="x", text_anchor='"'))
     <text class="x" text-anchor="&#34;">a &lt; b<tspan>!</tspan></text>
     """
-    pairs = ((key.rstrip("_").replace("_", "-"), value) for key, value in attributes.items())
-    opening = Markup("").join(Markup(' {}="{}"').format(key, value) for key, value in pairs)
-    content = Markup("").join(escape(child) for child in children if child is not None)
-    return Markup("<{0}{1}>{2}</{0}>").format(name, opening, content)
+    pairs = [f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"' for key, value in attributes.items()]
+    content = [escape(child) for child in children if child is not None]
+    return Markup(f"<{name}{''.join(pairs)}>{''.join(content)}</{name}>")
 
 
 def svg(chart: Chart) -> Markup:
