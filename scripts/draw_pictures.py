@@ -1,4 +1,4 @@
-"""How the numbers of make_pictures.py are drawn: small SVGs that can be read on light and on dark paper."""
+"""Draws the numbers of make_pictures.py as small SVGs, legible on light and on dark backgrounds."""
 
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 
 BLUE, ORANGE, GREEN, GREY = "#2f86c9", "#d9722b", "#199b77", "#7f8791"
 STYLE = {
-    "svg.fonttype": "none",  # words stay words
-    "svg.hashsalt": "glf",  # the same picture is the same file
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "glf",  # equal pictures are equal files
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -27,7 +27,7 @@ STYLE = {
 
 
 def draw(found: dict[str, dict[str, Any]], out: Path) -> None:
-    """One file for each of the named pictures."""
+    """Write one file per picture."""
     for name, (panels, paint) in PAINTERS.items():
         with plt.rc_context(STYLE):
             figure, axes = plt.subplots(1, panels, figsize=(3.7 * panels, 2.9), layout="constrained", squeeze=False)
@@ -38,7 +38,7 @@ def draw(found: dict[str, dict[str, Any]], out: Path) -> None:
             plt.close(figure)
 
 
-def rows(n: dict[str, Any], left: Axes, right: Axes) -> None:
+def kernels(n: dict[str, Any], left: Axes, right: Axes) -> None:
     left.plot(n["distance"], n["gaussian 8"], color=BLUE, label="Gaussian")
     left.plot(n["distance"], n["t 8"], color=ORANGE, label="Student-t")
     left.axvline(n["crossover 8"], color=GREY, linestyle=":", label="equally steep")
@@ -57,7 +57,7 @@ def dirichlet(n: dict[str, Any], left: Axes, right: Axes) -> None:
         (right, "calibrated", BLUE, "calibrated: Dir(1 + alpha)"),
     ):
         axes.plot(n["share"], n[reading], color=colour)
-        axes.axvline(n["prior"], color=GREY, linestyle=":", label="the prior's share")
+        axes.axvline(n["prior"], color=GREY, linestyle=":", label="share under the prior")
         axes.set(xlabel="share of the first neighbour", title=title)
         axes.title.set_color(GREY)
         axes.title.set_fontsize(9)
@@ -75,12 +75,12 @@ def runaway(n: dict[str, Any], axes: Axes) -> None:
 def entropy(n: dict[str, Any], left: Axes, right: Axes) -> None:
     for name, colour in (("gaussian", BLUE), ("t", ORANGE), ("prior", GREEN)):
         left.plot(n["dim"], n[name], color=colour, marker=".", label=name)
-    right.plot(n["dim"], n["lpm"], color=ORANGE, marker=".", label="z spread evenly")
-    left.set(xlabel="effective dimension", ylabel="mean entropy of a row (nats)")
+    right.plot(n["dim"], n["lpm"], color=ORANGE, marker=".", label="z uniform on the sphere")
+    left.set(xlabel="effective dimension", ylabel="mean entropy (nats)")
     right.set(xlabel="effective_dim", ylabel="LPM", yscale="log")
     right.minorticks_off()
     right.set_yticks([5, 10, 20, 50], ["5", "10", "20", "50"])
-    for axes, label in ((left, "flat: log(n - 1)"), (right, "z one point: log(n - 1)")):
+    for axes, label in ((left, "uniform: log(n - 1)"), (right, "z collapsed: log(n - 1)")):
         axes.axhline(n["flat"], color=GREY, linestyle=":", label=label)
         axes.set_xscale("log", base=2)
         axes.set_xticks(n["dim"], [f"{dim:g}" for dim in n["dim"]])
@@ -88,7 +88,7 @@ def entropy(n: dict[str, Any], left: Axes, right: Axes) -> None:
 
 
 PAINTERS: dict[str, tuple[int, Any]] = {
-    "rows": (2, rows),
+    "kernels": (2, kernels),
     "dirichlet": (2, dirichlet),
     "runaway": (1, runaway),
     "entropy": (2, entropy),
