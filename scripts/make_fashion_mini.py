@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from glf.data.arrays import read_idx
-from glf.data.datasets import DEBIAN, FASHION
+from glf.data.datasets import DEBIAN, FASHION_CLASSES
 
 SEED = 20170825  # the day Fashion-MNIST was published
 PER_CLASS = {"train": 1000, "test": 200}
@@ -28,13 +28,13 @@ def main() -> None:
     options = parser.parse_args()
 
     generator = np.random.default_rng(SEED)
-    arrays = {"classes": np.array(FASHION)}
+    arrays = {"classes": np.array(FASHION_CLASSES)}
     for split, stem in (("train", "train"), ("test", "t10k")):
         images = read_idx(options.source / f"{stem}-images-idx3-ubyte.gz")
         labels = read_idx(options.source / f"{stem}-labels-idx1-ubyte.gz")
         rows = [
             generator.choice(np.flatnonzero(labels == number), PER_CLASS[split], replace=False)
-            for number in range(len(FASHION))
+            for number in range(len(FASHION_CLASSES))
         ]
         chosen = np.sort(np.concatenate(rows))
         arrays[f"{split}_images"], arrays[f"{split}_labels"] = images[chosen], labels[chosen]

@@ -1,42 +1,33 @@
-"""glf shard: a source of images -> a folder of shards, with the prior's rows beside the images if that is asked for."""
+"""glf shard: write a data set as shards, with the prior's features of each image if asked."""
 
 from rich.console import Console
 
 from glf.config.inference import ShardConfig
 from glf.data import sources
-from glf.data.image_cache import cache_root
 from glf.data.shards.index import ShardIndex
 from glf.data.shards.write import plan_shards, write_shards
 from glf.device import torch_device
-from glf.nn.prior import check_prior, prior_rows
+from glf.nn.prior import check_prior, prior_features
+from glf.ui import say
 
 
 def shard(config: ShardConfig, console: Console | None = None) -> ShardIndex:
-    """Write the shards of one split; returns what shards.json holds."""
+    """Write the shards of one split, and return the content of shards.json."""
     console = console or Console()
     if config.prior is not None:
-        check_prior(config.prior, config.prior_weights, download=config.download)
-    images = sources.load(
+        check_prior(config)
+    images = sources.load_images(
         config.data,
         config.split,
         root=config.root,
         labels=config.labels,
-        store="decode",  # every file is looked at and none is stored: its bytes are what goes into the shards
+        store="decode",  # checks every file and caches none: shards hold the files themselves
         download=config.download,
     )
     prior = None
     if config.prior is not None:
-        console.print(f"prior     {config.prior}: features of {len(images):,} images", highlight=False)
-        prior = prior_rows(
-            config.prior,
-            images,
-            cache=cache_root() / "prior",
-            width=config.prior_width,
-            weights=config.prior_weights,
-            size=config.prior_size,
-            download=config.download,
-            device=torch_device(config.device),
-        )
+        say(console, f"prior     {config.prior}: features of {len(images):,} images")
+        prior = prior_features(config, images, device=torch_device(config.device))
     plan = plan_shards(
         images,
         split=config.split,
@@ -48,10 +39,5 @@ def shard(config: ShardConfig, console: Console | None = None) -> ShardIndex:
     written = write_shards(images, plan, config.out, prior=prior, overwrite=config.overwrite)
     skipped = f", {len(images.skipped)} files skipped (skipped.txt)" if images.skipped else ""
     kept = f", {plan.shards - written} of them there already" if written < plan.shards else ""
-    console.print(
-        f"shards    {config.out}: {plan.images:,} images in {plan.shards:,} shards{kept}{skipped}",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
+    say(console, f"shards    {config.out}: {plan.images:,} images in {plan.shards:,} shards{kept}{skipped}")
     return plan

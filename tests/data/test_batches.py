@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from glf.data import batches as module
 from glf.data.batches import BatchReader, EpochBatches, image_loader, to_tensor
 from glf.data.images import ImageSet, statistics, stratified_sample
-from glf.data.sources import load
+from glf.data.sources import load_images
 from glf.types import Batch
 from photos import write_photos
 
@@ -92,7 +92,7 @@ def holds(batch: Batch, pixels: np.ndarray, targets: np.ndarray, prior: np.ndarr
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("with_prior", [False, True])
 def test_a_batch_holds_what_its_rows_hold(workers, with_prior, tmp_path):
-    images = load("fashion-mini", "test").select(np.arange(300))
+    images = load_images("fashion-mini", "test").select(np.arange(300))
     prior = None
     if with_prior:  # as it comes from the cache: memory-mapped, read-only
         np.save(tmp_path / "prior.npy", np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32))
@@ -115,9 +115,9 @@ def seen(feed: DataLoader[Batch]) -> list[Batch]:
 
 @pytest.mark.parametrize("place", ["decoded", "memory-mapped"])
 def test_whoever_reads_the_batches_are_the_same(place, tmp_path, monkeypatch):
-    monkeypatch.setattr("glf.data.image_cache.IN_MEMORY", 0)
+    monkeypatch.setattr("glf.data.images.IN_MEMORY", 0)
     photos = write_photos(tmp_path / "camera")
-    images = load(str(photos), size=28, store="decode" if place == "decoded" else "pack")
+    images = load_images(str(photos), size=28, store="decode" if place == "decoded" else "pack")
     assert images.storage == place
     np.save(tmp_path / "prior.npy", np.random.default_rng(0).normal(size=(24, 4)).astype(np.float32))
     prior = np.load(tmp_path / "prior.npy", mmap_mode="r")
@@ -149,7 +149,7 @@ def test_a_worker_has_one_thread(monkeypatch):
     torch.set_num_threads(2)
     try:
         monkeypatch.setattr(module, "BatchReader", Threads)
-        images = load("fashion-mini", "test").select(np.arange(300))
+        images = load_images("fashion-mini", "test").select(np.arange(300))
         for workers, expected in ((0, 2), (1, 1)):
             batch = next(iter(image_loader(images, EpochBatches(ROWS, 8, seed=5), prior=None, workers=workers)))
             assert set(batch.target.tolist()) == {expected}
@@ -162,20 +162,20 @@ def test_a_worker_has_one_thread(monkeypatch):
     [(0, 2**31, None), (1, 2**31, 4), (2, 2**31, 4), (2, 2 * 8 * 784 * 3, 3), (2, 8 * 784, 1), (2, 0, 1)],
 )
 def test_only_so_much_waits_in_shared_memory(workers, limit, ahead, monkeypatch):
-    monkeypatch.setattr(module, "room", lambda: limit)
-    images = load("fashion-mini", "test").select(np.arange(300))
+    monkeypatch.setattr(module, "shared_memory", lambda: limit)
+    images = load_images("fashion-mini", "test").select(np.arange(300))
     shared = EpochBatches(ROWS, 16, seed=5, rank=1, world=2)  # 8 of the 16 come through this loader
     assert image_loader(images, shared, prior=None, workers=workers).prefetch_factor == ahead
 
 
 def test_a_prior_of_other_length_is_refused():
-    images = load("fashion-mini", "test").select(np.arange(20))
-    with pytest.raises(ValueError, match="the prior has 19 rows, the data 20 images"):
+    images = load_images("fashion-mini", "test").select(np.arange(20))
+    with pytest.raises(ValueError, match="the prior has features of 19 images, the data 20 images"):
         BatchReader(images, np.zeros((19, 4), dtype=np.float32))
 
 
 def test_a_batch_is_a_copy():
-    images = load("fashion-mini", "test").select(np.arange(20))
+    images = load_images("fashion-mini", "test").select(np.arange(20))
     before = images.pixels.copy()
     batch = BatchReader(images)[np.arange(5)]
     batch.images.zero_()

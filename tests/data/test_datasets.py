@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from glf.data import datasets
-from glf.data.sources import SOURCES, load
+from glf.data.datasets import DATASETS
+from glf.data.sources import load_images
 
 Array = NDArray[np.uint8]
 
@@ -60,17 +61,18 @@ def test_cifar10(root: Path, colour32: Array, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(CIFAR10, "test_list", test)
     monkeypatch.setattr(CIFAR10, "meta", {"filename": meta[0], "key": "label_names", "md5": meta[1]})
 
-    images = load("cifar10")
+    images = load_images("cifar10")
     np.testing.assert_array_equal(images.pixels, colour32[:20])
     assert images.pixels.flags.c_contiguous
     assert images.targets[[0, 4, 8, 12]].tolist() == [0, 1, 2, 0]
     assert images.classes == tuple(names)
-    np.testing.assert_array_equal(load("cifar10", "test").pixels, colour32[20:23])
-    np.testing.assert_array_equal(load("cifar10", download=True).pixels, images.pixels)  # there already: no network
+    np.testing.assert_array_equal(load_images("cifar10", "test").pixels, colour32[20:23])
+    again = load_images("cifar10", download=True)  # there already: no network
+    np.testing.assert_array_equal(again.pixels, images.pixels)
 
     (folder / "data_batch_3").write_bytes(b"damaged")
     with pytest.raises(FileNotFoundError, match=r"no intact .*cifar-10-batches-py.*--download"):
-        load("cifar10")
+        load_images("cifar10")
 
 
 def test_cifar100(root: Path, colour32: Array, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +85,7 @@ def test_cifar100(root: Path, colour32: Array, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(CIFAR100, f"{split}_list", [entry])
     meta = pickled(folder / "meta", {"fine_label_names": list("abcdef"), "coarse_label_names": ["z"]})
     monkeypatch.setattr(CIFAR100, "meta", {"filename": "meta", "key": "fine_label_names", "md5": meta[1]})
-    train, test = load("cifar100"), load("cifar100", "test")
+    train, test = load_images("cifar100"), load_images("cifar100", "test")
     np.testing.assert_array_equal(train.pixels, colour32[:6])
     np.testing.assert_array_equal(test.pixels, colour32[6:8])
     assert train.targets.tolist() == [0, 1, 2, 3, 4, 5]
@@ -114,11 +116,11 @@ def test_stl10(root: Path, colour: Array, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(STL10, "train_list", train)
     monkeypatch.setattr(STL10, "test_list", test)
 
-    images = load("stl10")
+    images = load_images("stl10")
     np.testing.assert_array_equal(images.pixels, big[:7])
     assert images.targets.tolist() == [0, 2, 1, -1, -1, -1, -1]
     assert not images.labelled
-    held_out = load("stl10", "test")
+    held_out = load_images("stl10", "test")
     np.testing.assert_array_equal(held_out.pixels, big[7:])
     assert held_out.targets.tolist() == [1, 0]
     assert held_out.classes == ("airplane", "bird", "car")
@@ -143,7 +145,7 @@ def test_fashion_mnist(root: Path, fashion: Array, monkeypatch: pytest.MonkeyPat
     for name, array in parts.items():
         data = idx(array)
         (root / folder / (name + ".gz" * packed)).write_bytes(gzip.compress(data) if packed else data)
-    train, test = load("fashion-mnist"), load("fashion-mnist", "test")
+    train, test = load_images("fashion-mnist"), load_images("fashion-mnist", "test")
     np.testing.assert_array_equal(train.pixels[..., 0], fashion[:20])
     np.testing.assert_array_equal(test.pixels[..., 0], fashion[20:25])
     assert train.targets.tolist() == list(range(10)) * 2
@@ -157,7 +159,7 @@ def test_fashion_mnist(root: Path, fashion: Array, monkeypatch: pytest.MonkeyPat
     path = root / folder / ("train-images-idx3-ubyte" + ".gz" * packed)
     path.write_bytes(gzip.compress(idx(fashion[:20])[:-1]) if packed else idx(fashion[:20])[:-1])
     with pytest.raises(ValueError, match=r"should hold \[20, 28, 28\] values, but holds 15679"):
-        load("fashion-mnist")
+        load_images("fashion-mnist")
 
 
 def photo(pixels: Array, path: Path) -> None:
@@ -180,7 +182,7 @@ def test_tiny_imagenet(root: Path, colour: Array) -> None:
     (folder / "val" / "val_annotations.txt").write_text("".join(lines))
 
     for data in ("tiny-imagenet", str(folder)):  # by name, or as a folder of that layout
-        train, test = load(data), load(data, "test")
+        train, test = load_images(data), load_images(data, "test")
         assert train.classes == test.classes == tuple(sorted(wnids))
         assert train.targets.tolist() == [0, 0, 1, 1, 2, 2]
         assert test.targets.tolist() == [2, 1, 2, 1]
@@ -190,7 +192,7 @@ def test_tiny_imagenet(root: Path, colour: Array) -> None:
 
     (folder / "val" / "val_annotations.txt").write_text("".join(lines[1:]))
     with pytest.raises(ValueError, match=r"gives val/images/val_0\.JPEG the class ''"):
-        load("tiny-imagenet", "test")
+        load_images("tiny-imagenet", "test")
 
 
 @pytest.mark.parametrize("name", ["imagenet100", "imagenet"])
@@ -199,18 +201,18 @@ def test_imagenet(root: Path, colour: Array, name: str) -> None:
         photo(np.tile(colour[i], (3, 2, 1)), root / name / "train" / wnid / f"{wnid}_1.JPEG")
         photo(np.tile(colour[i], (2, 3, 1)), root / name / "val" / wnid / f"val_{i}.JPEG")
     photo(colour[9], root / name / "test" / "test_0.JPEG")  # ImageNet's test images have no labels
-    train, test = load(name, size=28), load(name, "test", size=28)
+    train, test = load_images(name, size=28), load_images(name, "test", size=28)
     assert train.pixels.shape == test.pixels.shape == (3, 32, 32, 3)
     assert test.targets.tolist() == train.targets.tolist() == [0, 1, 2]
     assert test.classes == ("n01", "n02", "n03")
 
 
-@pytest.mark.parametrize("name", [name for name in SOURCES if name != "fashion-mini"])
+@pytest.mark.parametrize("name", [name for name in DATASETS if name != "fashion-mini"])
 def test_a_set_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(datasets, "DEBIAN", tmp_path / "no-debian-package")
     where = tmp_path / "mine"
     with pytest.raises(FileNotFoundError) as error:
-        load(name, root=where)
+        load_images(name, root=where)
     message = str(error.value)
     assert str(where) in message
     if name in ("tiny-imagenet", "imagenet100", "imagenet"):
@@ -236,6 +238,6 @@ def test_download_is_passed_on_only_when_asked_for(
             asked.append(download)
 
     monkeypatch.setattr(datasets, "CIFAR10", Fake)
-    load("cifar10")
-    load("cifar10", download=True)
+    load_images("cifar10")
+    load_images("cifar10", download=True)
     assert asked == [False, True]

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from glf.data import decode, decode_all, image_cache
-from glf.data.files import Entry, Files
-from glf.data.images import ImageSet, Skipped
-from glf.data.sources import load
+from glf.data.files import Files
+from glf.data.images import ImageSet
+from glf.data.source import Skipped, Source
+from glf.data.sources import load_images
 
 Array = NDArray[np.uint8]
 
@@ -74,7 +75,7 @@ def test_select() -> None:
     assert all(len(key) == 16 and int(key, 16) >= 0 for key in keys)
     assert images.select(np.array([0, 1], np.int32)).key == images.select(np.array([0, 1])).key
     for bad in ([5], [-1]):
-        with pytest.raises(ValueError, match=r"rows must be in 0\.\.4, got"):
+        with pytest.raises(ValueError, match=r"indices must be in 0\.\.4, got"):
             images.select(np.array(bad))
     with pytest.raises((ValueError, TypeError)):
         images.select(np.array([0.5]))
@@ -85,12 +86,12 @@ def test_select() -> None:
 
 def test_the_second_load_uses_the_store(classes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (classes / "boot" / "bad.jpg").write_bytes(b"")
-    first = load(str(classes))
+    first = load_images(str(classes))
     times = [path.stat().st_mtime_ns for path in stores(tmp_path)]
     assert [path.suffix for path in stores(tmp_path)] == [".json", ".npy"]
     assert not first.pixels.flags.writeable
     monkeypatch.setattr(decode, "decode", None)  # any decoding would now fail
-    second = load(str(classes))
+    second = load_images(str(classes))
     assert [path.stat().st_mtime_ns for path in stores(tmp_path)] == times
     np.testing.assert_array_equal(second.pixels, first.pixels)
     assert second.key == first.key
@@ -99,27 +100,27 @@ def test_the_second_load_uses_the_store(classes: Path, tmp_path: Path, monkeypat
 
 
 def test_any_change_gives_a_new_key(classes: Path, fashion: Array) -> None:
-    keys = [load(str(classes)).key]
+    keys = [load_images(str(classes)).key]
     shutil.copytree(classes, classes.parent / "copy")  # with the times of change: the same data elsewhere
-    assert load(str(classes.parent / "copy")).key == keys[0]
+    assert load_images(str(classes.parent / "copy")).key == keys[0]
     (classes / "coat" / "0.png").unlink()
-    keys.append(load(str(classes)).key)
+    keys.append(load_images(str(classes)).key)
     os.utime(classes / "coat" / "1.png", ns=(1, 1))
-    keys.append(load(str(classes)).key)
+    keys.append(load_images(str(classes)).key)
     (classes / "coat" / "1.png").rename(classes / "coat" / "9.png")
-    keys.append(load(str(classes)).key)
+    keys.append(load_images(str(classes)).key)
     Image.fromarray(fashion[99]).save(classes / "coat" / "8.png")
-    keys.append(load(str(classes)).key)
-    keys.append(load(str(classes), size=14).key)
+    keys.append(load_images(str(classes)).key)
+    keys.append(load_images(str(classes), size=14).key)
     assert len(set(keys)) == len(keys)
 
 
 def test_images_kept_as_they_are_have_one_store_for_all_sizes(classes: Path, tmp_path: Path) -> None:
-    kept = [load(str(classes), size=size).key for size in (None, 28, 32, 25)]
+    kept = [load_images(str(classes), size=size).key for size in (None, 28, 32, 25)]
     assert len(set(kept)) == 1
     assert len(stores(tmp_path)) == 2
-    assert load(str(classes), size=24).size == (27, 27)  # for which 28 are too many, whatever is in the cache
-    assert load(str(classes), size=25).size == (28, 28)
+    assert load_images(str(classes), size=24).size == (27, 27)  # for which 28 are too many, whatever is in the cache
+    assert load_images(str(classes), size=25).size == (28, 28)
     assert len(stores(tmp_path)) == 4
 
 
@@ -130,12 +131,12 @@ def test_equal_names_sizes_and_times_do_not_hide_other_pixels(tmp_path: Path, fa
         for i, pixels in enumerate(part):
             Image.fromarray(pixels).save(tmp_path / name / f"{i}.bmp")
             os.utime(tmp_path / name / f"{i}.bmp", ns=(0, 0))
-    np.testing.assert_array_equal(load(str(tmp_path / "a")).pixels[..., 0], fashion[:5])
-    np.testing.assert_array_equal(load(str(tmp_path / "b")).pixels[..., 0], fashion[5:10])
+    np.testing.assert_array_equal(load_images(str(tmp_path / "a")).pixels[..., 0], fashion[:5])
+    np.testing.assert_array_equal(load_images(str(tmp_path / "b")).pixels[..., 0], fashion[5:10])
 
 
 def test_a_damaged_store_is_made_anew(classes: Path, tmp_path: Path) -> None:
-    expected = np.array(load(str(classes)).pixels)
+    expected = np.array(load_images(str(classes)).pixels)
     note, store = stores(tmp_path)
     for path, content in (
         (store, store.read_bytes()[:300]),
@@ -146,32 +147,33 @@ def test_a_damaged_store_is_made_anew(classes: Path, tmp_path: Path) -> None:
         path.write_bytes(content)
         if path is note and content.startswith(b'[["a"'):
             store.write_bytes(store.read_bytes()[:10])
-        np.testing.assert_array_equal(load(str(classes)).pixels, expected)
+        np.testing.assert_array_equal(load_images(str(classes)).pixels, expected)
     note.unlink()
-    np.testing.assert_array_equal(load(str(classes)).pixels, expected)
+    np.testing.assert_array_equal(load_images(str(classes)).pixels, expected)
 
 
 # --- never half written
 
 LOAD = """
 import sys
-from glf.data.sources import load
-images = load(sys.argv[1])
+from glf.data.source import Skipped, Source
+from glf.data.sources import load_images
+images = load_images(sys.argv[1])
 print(images.key, images.pixels.sum(), len(images))
 """
 KILLED = """
 import os, signal, sys
-from glf.data import shape
-from glf.data.sources import load
-decode, count = shape.decode, 0
+from glf.data import decode as module
+from glf.data.sources import load_images
+decode, count = module.decode, 0
 def fatal(data, **options):
     global count
     count += 1
     if count > 20:
         os.kill(os.getpid(), signal.SIGKILL)
     return decode(data, **options)
-shape.decode = fatal
-load(sys.argv[1])
+module.decode = fatal
+load_images(sys.argv[1])
 """
 
 
@@ -187,7 +189,7 @@ def test_a_killed_pack_leaves_no_store(tmp_path: Path, fashion: Array) -> None:
     assert all(path.suffix == ".tmp" for path in left)
     for path in left:
         os.utime(path, (time.time() - 2 * image_cache.DAY,) * 2)
-    np.testing.assert_array_equal(load(str(folder)).pixels[..., 0], fashion)
+    np.testing.assert_array_equal(load_images(str(folder)).pixels[..., 0], fashion)
     assert [path.suffix for path in stores(tmp_path)] == [".json", ".npy"]  # the old leftovers are gone
 
 
@@ -198,9 +200,9 @@ def test_an_interrupted_pack_leaves_nothing(classes: Path, tmp_path: Path, monke
     with monkeypatch.context() as patch:
         patch.setattr(decode_all, "_header", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            load(str(classes))
+            load_images(str(classes))
     assert stores(tmp_path) == []
-    assert len(load(str(classes))) == 12
+    assert len(load_images(str(classes))) == 12
 
 
 def test_processes_that_load_at_once_agree(tmp_path: Path, fashion: Array) -> None:
@@ -212,7 +214,7 @@ def test_processes_that_load_at_once_agree(tmp_path: Path, fashion: Array) -> No
         subprocess.Popen([sys.executable, "-c", LOAD, str(folder)], stdout=subprocess.PIPE, text=True) for _ in range(2)
     ]
     outputs = [process.communicate()[0].split() for process in both]
-    assert outputs[0] == outputs[1] == [load(str(folder)).key, str(fashion.sum()), "200"]
+    assert outputs[0] == outputs[1] == [load_images(str(folder)).key, str(fashion.sum()), "200"]
     assert [path.suffix for path in stores(tmp_path)] == [".json", ".npy"]
 
 
@@ -221,21 +223,21 @@ def test_of_those_that_start_together_one_packs(readable: bool, classes: Path, m
     """As torchrun starts them; a file that cannot be read is the same one to all."""
     filled, read = list[Path](), Files.read
 
-    def counted(path: Path, files: Files, **settings: object) -> decode_all.DecodeResult:
+    def counted(path: Path, source: Source, **settings: object) -> decode_all.DecodeResult:
         filled.append(path)
         time.sleep(0.5)  # all others have found nothing by then
-        return decode_all.decode_all(path, files, **settings)  # type: ignore[arg-type]
+        return decode_all.decode_all(path, source, **settings)  # type: ignore[arg-type]
 
-    def denied(self: Files, entry: Entry) -> bytes:
+    def denied(self: Files, i: int) -> bytes:
         loading = threading.current_thread().name.startswith("load")  # the others decode
-        if not readable and entry.name == "coat/2.png" and not loading:
+        if not readable and self.name(i) == "coat/2.png" and not loading:
             raise PermissionError(13, "Permission denied")
-        return read(self, entry)
+        return read(self, i)
 
-    monkeypatch.setattr(decode_all, "decode_all", counted)
+    monkeypatch.setattr(image_cache, "decode_all", counted)
     monkeypatch.setattr(Files, "read", denied)
     with ThreadPoolExecutor(4, "load") as pool:
-        found = list(pool.map(lambda _: load(str(classes)), range(4)))
+        found = list(pool.map(lambda _: load_images(str(classes)), range(4)))
     assert len(filled) == 1
     assert {(len(images), images.key) for images in found} == {(12 if readable else 11, found[0].key)}
 
@@ -247,10 +249,10 @@ def test_too_little_room_is_said_before_the_work(
     free = needed - 1
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
     with pytest.raises(OSError, match=r"need 0\.0 GB in .*cache.*GLF_CACHE"):
-        load(str(classes), store="pack")
+        load_images(str(classes), store="pack")
     assert stores(tmp_path) == []
     free = needed
-    assert len(load(str(classes), store="pack")) == 12
+    assert len(load_images(str(classes), store="pack")) == 12
 
 
 # --- bad files
@@ -264,7 +266,7 @@ def test_bad_files_are_skipped_and_listed(classes: Path, colour: Array) -> None:
     (classes / "coat" / "cut.png").write_bytes((classes / "coat" / "0.png").read_bytes()[:200])
     (classes / "coat" / "text.jpg").write_text("this is no photograph")
     (classes / "dress" / "empty.webp").touch()
-    images = load(str(classes))
+    images = load_images(str(classes))
     assert images.pixels.shape == (12, 28, 28, 1)  # the broken big colour image had no say
     assert images.targets.tolist() == [0] * 4 + [1] * 4 + [2] * 4
     why = dict(images.skipped)
@@ -278,21 +280,21 @@ def test_bad_files_are_skipped_and_listed(classes: Path, colour: Array) -> None:
 def test_more_than_half_bad_is_an_error(classes: Path, tmp_path: Path) -> None:
     for i in range(12):
         (classes / "boot" / f"bad{i:02}.jpg").touch()
-    assert len(load(str(classes)).skipped) == 12  # exactly half
+    assert len(load_images(str(classes)).skipped) == 12  # exactly half
     (classes / "boot" / "bad12.jpg").write_text("text")
     with pytest.raises(ValueError, match=r"more than half of the 25 .* are bad:\n  boot/bad00\.jpg: empty file\n"):
-        load(str(classes))
+        load_images(str(classes))
     (tmp_path / "all").mkdir()
     (tmp_path / "all" / "one.png").touch()
     with pytest.raises(ValueError, match="more than half of the 1 "):
-        load(str(tmp_path / "all"))
+        load_images(str(tmp_path / "all"))
 
 
 def test_decompression_bombs_are_bad_files(classes: Path, fashion: Array, monkeypatch: pytest.MonkeyPatch) -> None:
     Image.fromarray(np.tile(fashion[0], (2, 1))).save(classes / "boot" / "warned.png")
     Image.fromarray(np.tile(fashion[0], (3, 1))).save(classes / "boot" / "refused.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 28 * 28)
-    images = load(str(classes))
+    images = load_images(str(classes))
     assert images.pixels.shape == (12, 28, 28, 1)
     assert [name for name, _ in images.skipped] == ["boot/refused.png", "boot/warned.png"]
     assert "28 x 56 pixels" in dict(images.skipped)["boot/warned.png"]
@@ -303,19 +305,19 @@ def test_a_file_that_could_not_be_read_is_tried_again(classes: Path, monkeypatch
 
     calls: list[str] = []
 
-    def denied(self: Files, entry: Entry) -> bytes:
-        calls.append(entry.name)
-        if entry.name == "coat/2.png" and calls.count(entry.name) > 1:  # after its bytes went into the key
+    def denied(self: Files, i: int) -> bytes:
+        calls.append(self.name(i))
+        if self.name(i) == "coat/2.png" and calls.count(self.name(i)) > 1:  # after its bytes went into the key
             raise PermissionError(13, "Permission denied")
-        return read(self, entry)
+        return read(self, i)
 
     with monkeypatch.context() as patch:
         patch.setattr(Files, "read", denied)
-        images = load(str(classes))
+        images = load_images(str(classes))
         assert images.skipped == (Skipped("coat/2.png", "cannot be read: Permission denied"),)
         assert len(images) == 11
-    assert load(str(classes)).skipped == ()
-    assert load(str(classes)).key != images.key
+    assert load_images(str(classes)).skipped == ()
+    assert load_images(str(classes)).key != images.key
 
 
 # --- the shape of a store
@@ -347,7 +349,7 @@ def test_the_size_rule(
     (tmp_path / "set").mkdir()
     for i, (height, width) in enumerate(sizes):
         Image.fromarray(tiled(fashion[i], height, width)).save(tmp_path / "set" / f"{i}.png")
-    images = load(str(tmp_path / "set"), size=size)
+    images = load_images(str(tmp_path / "set"), size=size)
     assert images.size == (side, side)
 
 
@@ -358,7 +360,7 @@ def test_an_odd_image_at_the_end_of_many(tmp_path: Path, fashion: Array, colour:
         Image.fromarray(fashion[i]).save(tmp_path / "set" / f"{i:03}.png")
     Image.fromarray(colour[0]).save(tmp_path / "set" / "150.png")
     Image.fromarray(tiled(fashion[0], 40, 50)).save(tmp_path / "set" / "151.png")
-    images = load(str(tmp_path / "set"), size=28)
+    images = load_images(str(tmp_path / "set"), size=28)
     assert images.pixels.shape == (152, 32, 32, 3)
     assert images.pixels[:150].std() > 50
     assert np.ptp(images.pixels[:150], axis=-1).max() == 0

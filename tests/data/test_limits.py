@@ -16,7 +16,7 @@ from PIL import Image
 from glf.data import decode as module
 from glf.data import files as files_module
 from glf.data.decode import decode, quiet
-from glf.data.sources import load
+from glf.data.sources import load_images
 from machine import peak
 
 Array = NDArray[np.uint8]
@@ -57,7 +57,7 @@ def test_a_small_file_that_claims_gigabytes_takes_none(classes: Path) -> None:
     (classes / "boot" / "tile.tif").write_bytes(tiff(10, 10, 40_000, b"\x80\x0b\x60\x50\x38" * 20))
     assert (classes / "boot" / "bomb.png").stat().st_size < 5000
     with peak() as memory:
-        images = load(str(classes))
+        images = load_images(str(classes))
     assert memory.bytes < 200 * MB
     assert images.pixels.shape == (12, 28, 28, 1)
     assert dict(images.skipped) == {
@@ -68,9 +68,9 @@ def test_a_small_file_that_claims_gigabytes_takes_none(classes: Path) -> None:
 
 def test_a_file_too_large_to_be_an_image_is_not_read(classes: Path) -> None:
     with (classes / "boot" / "huge.png").open("wb") as file:
-        file.truncate(files_module.LARGEST + 1)  # takes no room on the disk
+        file.truncate(files_module.MAX_BYTES + 1)  # takes no room on the disk
     with peak() as memory:
-        images = load(str(classes))
+        images = load_images(str(classes))
     assert memory.bytes < 200 * MB
     assert dict(images.skipped) == {"boot/huge.png": "a file of 1,073,741,825 bytes, more than 1,073,741,824"}
 
@@ -94,7 +94,7 @@ def test_a_jpeg_of_100_megapixels_is_decoded_at_a_fraction(tmp_path: Path, fashi
     photo.resize((10_000, 10_000), Image.Resampling.NEAREST).save(tmp_path / "set" / "0.jpg", quality=90)
     photo.save(tmp_path / "set" / "1.png")
     with peak() as memory:
-        images = load(str(tmp_path / "set"), size=28)
+        images = load_images(str(tmp_path / "set"), size=28)
     assert memory.bytes < 100 * MB, "the whole would take 100 million bytes, and its copies"
     assert images.skipped == ()
     assert np.abs(images.pixels[0].astype(int) - images.pixels[1]).mean() < 3
@@ -110,7 +110,7 @@ def test_the_fraction_counts_whatever_came_before(
         image = Image.fromarray(fashion[1]) if name == "small.png" else photo
         image.save(tmp_path / "set" / f"{number}-{name}")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 200_000)  # the photo has 313,600, and a quarter of that as a half
-    images = load(str(tmp_path / "set"), size=28)
+    images = load_images(str(tmp_path / "set"), size=28)
     assert images.skipped == ()
     assert images.pixels.shape == (2, 32, 32, 1)
 
@@ -123,7 +123,7 @@ def test_what_has_no_fraction_is_skipped_with_the_limit(
     photo.save(classes / "boot" / "lossless.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 200_000)
     why = "560 x 560 pixels, more than 200,000"
-    assert dict(load(str(classes), size=28).skipped) == {"boot/lossless.png": why, "boot/progressive.jpg": why}
+    assert dict(load_images(str(classes), size=28).skipped) == {"boot/lossless.png": why, "boot/progressive.jpg": why}
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
     assert decode(saved(photo, "JPEG", progressive=True), side=28).shape == (28, 28, 1)
 
@@ -198,7 +198,7 @@ def test_the_inks_of_print(colour: Array) -> None:
 
 def test_the_content_counts_and_not_the_ending(classes: Path, fashion: Array) -> None:
     (classes / "boot" / "0.png").rename(classes / "boot" / "0.jpg")
-    images = load(str(classes))
+    images = load_images(str(classes))
     assert images.skipped == ()
     np.testing.assert_array_equal(images.pixels[0, ..., 0], fashion[0])
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from glf.data.batches import BatchReader
-from glf.data.images import MappedFile, memmap_handle, open_memmap, to_memory
-from glf.data.sources import load
+from glf.data.batches import BatchReader, MappedFile, memmap_handle, open_memmap
+from glf.data.images import to_memory
+from glf.data.sources import load_images
 
 Array = NDArray[np.uint8]
 
@@ -26,10 +26,10 @@ def test_small_sets_are_read_into_memory(
 ) -> None:
     np.save(tmp_path / "a.npy", colour)
     for source, nbytes in ((classes, 12 * 28 * 28), (tmp_path / "a.npy", colour.nbytes)):
-        monkeypatch.setattr("glf.data.image_cache.IN_MEMORY", nbytes)
-        small = load(str(source))
-        monkeypatch.setattr("glf.data.image_cache.IN_MEMORY", nbytes - 1)
-        large = load(str(source))
+        monkeypatch.setattr("glf.data.images.IN_MEMORY", nbytes)
+        small = load_images(str(source))
+        monkeypatch.setattr("glf.data.images.IN_MEMORY", nbytes - 1)
+        large = load_images(str(source))
         assert (small.storage, large.storage) == ("in memory", "memory-mapped")
         assert not small.pixels.flags.writeable  # type: ignore[union-attr]
         np.testing.assert_array_equal(small.pixels[:], large.pixels[:])
@@ -61,8 +61,8 @@ def test_a_mapped_part_goes_by_name(mapped: Array, colour: Array, rows: slice) -
 def test_a_reader_that_is_sent_carries_no_mapped_pixels(
     mapped: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("glf.data.image_cache.IN_MEMORY", 0)
-    images = load(str(tmp_path / "a.npy")).select(np.arange(10, 60))
+    monkeypatch.setattr("glf.data.images.IN_MEMORY", 0)
+    images = load_images(str(tmp_path / "a.npy")).select(np.arange(10, 60))
     np.save(tmp_path / "prior.npy", np.random.default_rng(0).normal(size=(50, 200)).astype(np.float32))
     reader = BatchReader(images, np.load(tmp_path / "prior.npy", mmap_mode="r"))
     sent = pickle.dumps(reader)

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from glf.config.training import Store
-from glf.data.files import find, tar_members
+from glf.data.files import list_files
 from glf.data.image_cache import load_or_build
-from glf.data.images import Skipped
-from glf.data.sources import load
+from glf.data.source import Skipped
+from glf.data.sources import load_images
+from glf.data.tar import tar_members
 from machine import unprivileged
 
 Array = NDArray[np.uint8]
@@ -45,14 +46,14 @@ def listed(skipped: tuple[Skipped, ...]) -> dict[str, str]:
 
 @STORES
 def test_files_that_go_after_they_were_listed(classes: Path, store: Store) -> None:
-    files = find(classes, "train")
+    files = list_files(classes, "train")
     (classes / "boot" / "1.png").unlink()
     shutil.rmtree(classes / "dress")
     held = load_or_build(files, store=store)
     gone = "cannot be read: No such file or directory"
     assert listed(held.skipped) == {"boot/1.png": gone} | {f"dress/{i}.png": gone for i in range(4)}
     assert held.pixels[:].shape == (7, 28, 28, 1)
-    after = load(str(classes), store=store)
+    after = load_images(str(classes), store=store)
     assert after.skipped == ()
     assert len(after) == 7
     assert after.key != held.key
@@ -64,7 +65,7 @@ def test_files_that_are_replaced_after_they_were_listed(classes: Path, fashion: 
     for path in classes.rglob("*.png"):
         Image.open(path).save(path.with_suffix(".bmp"))
         path.unlink()
-    files = find(classes, "train")
+    files = list_files(classes, "train")
     other = classes / "coat" / "2.bmp"
     size = other.stat().st_size
     Image.fromarray(fashion[99]).save(other)
@@ -72,12 +73,12 @@ def test_files_that_are_replaced_after_they_were_listed(classes: Path, fashion: 
     held = load_or_build(files, store=store)
     assert listed(held.skipped) == {"coat/2.bmp": "cannot be read: it changed since it was listed"}
     np.testing.assert_array_equal(held.pixels[:][..., 0], np.delete(fashion[:12], 6, axis=0))
-    anew = load(str(classes), store=store)
+    anew = load_images(str(classes), store=store)
     assert anew.skipped == ()
     assert anew.key != held.key
     np.testing.assert_array_equal(anew.pixels[6:7][..., 0], fashion[99:100])
     (classes / "coat" / "3.bmp").write_bytes(other.read_bytes() + b"more")
-    files = find(classes, "train")
+    files = list_files(classes, "train")
     (classes / "coat" / "3.bmp").write_bytes(other.read_bytes())
     why = f"cannot be read: it had {size + 4} bytes and has {size}"
     assert listed(load_or_build(files, store=store).skipped) == {"coat/3.bmp": why}
@@ -87,7 +88,7 @@ def test_a_replaced_file_never_gets_the_first_ones_key(classes: Path, fashion: A
     """Listed, replaced, packed, put back: the pixels of the replacement must not come from the cache."""
     first = classes / "boot" / "0.png"
     kept, stamp = first.read_bytes(), first.stat().st_mtime_ns
-    files = find(classes, "train")
+    files = list_files(classes, "train")
     Image.fromarray(fashion[99]).save(first, compress_level=0)
     larger = first.read_bytes()
     assert len(larger) > len(kept)
@@ -95,7 +96,7 @@ def test_a_replaced_file_never_gets_the_first_ones_key(classes: Path, fashion: A
     assert listed(load_or_build(files).skipped) == {"boot/0.png": "cannot be read: it changed since it was listed"}
     first.write_bytes(kept)
     os.utime(first, ns=(stamp, stamp))
-    images = load(str(classes))
+    images = load_images(str(classes))
     assert images.skipped == ()
     np.testing.assert_array_equal(images.pixels[0, ..., 0], fashion[0])
 
@@ -105,7 +106,7 @@ def test_a_tar_that_is_replaced_while_it_is_read(classes: Path, tmp_path: Path, 
     tar = tmp_path / "a.tar"
     with tarfile.open(tar, "w") as out:
         out.add(classes, arcname="photos")
-    files = find(tar, "train")
+    files = list_files(tar, "train")
     tar.write_bytes(tar.read_bytes()[:3000])
     with pytest.raises(ValueError, match=r"more than half of the 12 .*bad:\n  boot/0\.png: cannot be read: "):
         load_or_build(files, store=store)
@@ -123,7 +124,7 @@ def test_links_that_lead_in_circles_or_nowhere(classes: Path, fashion: Array) ->
     (classes / "boot" / "deeper").mkdir()
     (classes / "boot" / "deeper" / "up").symlink_to(classes)
     os.mkfifo(classes / "boot" / "pipe.png")  # would be waited for
-    images = load(str(classes))
+    images = load_images(str(classes))
     assert len(images) == 12
     circle, nothing = (f"cannot be read: {words}" for words in ("Too many levels of symbolic links", "No such file or"))
     why = listed(images.skipped)
@@ -136,14 +137,14 @@ def test_very_deep_folders(classes: Path, fashion: Array) -> None:
     deep = classes / "boot" / "/".join("d" * 300)
     deep.mkdir(parents=True)
     Image.fromarray(fashion[50]).save(deep / "deep.png")
-    assert len(load(str(classes))) == 13
+    assert len(load_images(str(classes))) == 13
     here = os.open(classes / "coat", os.O_RDONLY)
     for _ in range(20):  # longer than any path can be
         os.mkdir("e" * 250, dir_fd=here)
         here, above = os.open("e" * 250, os.O_RDONLY, dir_fd=here), here
         os.close(above)
     os.close(here)
-    images = load(str(classes))
+    images = load_images(str(classes))
     assert len(images) == 13
     (skipped,) = images.skipped
     assert skipped.name.startswith("coat/eee")
@@ -152,12 +153,13 @@ def test_very_deep_folders(classes: Path, fashion: Array) -> None:
 
 FORBIDDEN = """
 import json, sys
-from glf.data.sources import load
+from glf.data.sources import load_images
+from glf.data.tar import tar_members
 for store in ("pack", "decode"):
-    images = load(sys.argv[1], store=store)
+    images = load_images(sys.argv[1], store=store)
     print(json.dumps([len(images.pixels[:]), images.skipped]))
 try:
-    load(sys.argv[1] + "/dress")
+    load_images(sys.argv[1] + "/dress")
 except OSError as error:
     print(error)
 """
@@ -191,7 +193,7 @@ def test_any_name_is_loaded_listed_and_shown_in_one_line(classes: Path, fashion:
             Image.fromarray(fashion[50]).save(file, "PNG")
         with open(os.path.join(folder, b"bad" + name), "wb"):
             pass
-    images = load(str(classes), store=store)
+    images = load_images(str(classes), store=store)
     assert len(images.pixels[:]) == 12 + len(NASTY)
     assert {os.fsencode(one.name) for one in images.skipped} == {b"boot/bad" + name for name in NASTY}
     lines = [one.line() for one in images.skipped]
@@ -201,14 +203,14 @@ def test_any_name_is_loaded_listed_and_shown_in_one_line(classes: Path, fashion:
     )
     assert all(line.replace("\t", "", 1).isprintable() for line in lines)
     "".join(lines).encode()  # text again
-    assert load(str(classes), store=store).skipped == images.skipped  # as the cache remembers them
+    assert load_images(str(classes), store=store).skipped == images.skipped  # as the cache remembers them
 
 
 def test_an_error_shows_names_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "a\n\x1b[2J.png").touch()
-    with pytest.raises(ValueError, match=r"are bad:\n  a\\n\\x1b\[2J\.png: empty file$"):
-        load(str(tmp_path / "set"))
+    with pytest.raises(ValueError, match=r"are bad:\n  a\\n\\x1b\[2J\.png: empty file\nlook at these files first$"):
+        load_images(str(tmp_path / "set"))
 
 
 # --- tars
@@ -233,7 +235,7 @@ def test_sparse_members_and_links_are_listed_and_hidden_ones_are_not(tmp_path: P
         member.type, member.name = kinds.get(i, tarfile.REGTYPE), names.get(i, member.name)
         member.size = member.size if i < 3 else 0
 
-    images = load(str(tar_of(fashion[:6], tmp_path / "a.tar", sparse)))
+    images = load_images(str(tar_of(fashion[:6], tmp_path / "a.tar", sparse)))
     assert listed(images.skipped) == {"1.png": "stored with holes, as a sparse file", "3.png": "a link, not a file"}
     np.testing.assert_array_equal(images.pixels[..., 0], fashion[[0, 2]])
 
@@ -247,9 +249,9 @@ def test_a_cut_tar_is_refused_wherever_it_is_cut(tmp_path: Path, fashion: Array)
         cut.write_bytes(data[:place])
         if place < marks:
             with pytest.raises(ValueError, match=r"cut\.tar cannot be read as an uncompressed tar: \S"):
-                load(str(cut))
+                load_images(str(cut))
         else:
-            assert len(load(str(cut))) == 4
+            assert len(load_images(str(cut))) == 4
 
 
 def test_a_tar_that_is_damaged_inside_does_not_end_there(tmp_path: Path, fashion: Array) -> None:
@@ -259,11 +261,11 @@ def test_a_tar_that_is_damaged_inside_does_not_end_there(tmp_path: Path, fashion
     data[third + 10] ^= 1
     tar.write_bytes(data)
     with pytest.raises(ValueError, match=f"damaged at byte {third}$"):
-        load(str(tar))
+        load_images(str(tar))
     both = tmp_path / "both.tar"
     both.write_bytes(tar_of(fashion[:4], tmp_path / "b.tar").read_bytes() * 2)
-    with pytest.raises(ValueError, match="goes on after its end at byte"):
-        load(str(both))
+    with pytest.raises(ValueError, match="data after its end at byte"):
+        load_images(str(both))
 
 
 @pytest.fixture
@@ -290,7 +292,7 @@ def test_a_size_below_zero_does_not_lead_back_for_ever(tmp_path: Path) -> None:
                 member.size = size if i == 2 else 0
                 out.addfile(member)
         with pytest.raises(ValueError, match=r"a\.tar cannot be read .* the member at byte 1024 has a size below zero"):
-            load(str(tar))
+            load_images(str(tar))
 
 
 @pytest.mark.usefixtures("hurried")
@@ -309,7 +311,7 @@ def test_damaged_tars_are_read_or_refused(tmp_path: Path, fashion: Array) -> Non
                 changed[start + 148 : start + 156] = b"%06o\0 " % total
         (tmp_path / "b.tar").write_bytes(changed)
         try:
-            found = find(tmp_path / "b.tar", "train")
+            found = list_files(tmp_path / "b.tar", "train")
             outcomes["read"] += 1
             assert len(found.entries) <= 6
         except ValueError:

@@ -12,8 +12,9 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from glf.data.images import MissingSplit
-from glf.data.sources import SOURCES, load
+from glf.data.datasets import DATASETS
+from glf.data.source import MissingSplit
+from glf.data.sources import load_images
 
 Array = NDArray[np.uint8]
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
@@ -28,7 +29,7 @@ def save(pixels: Array, path: Path) -> None:
 
 
 def test_class_folders_are_labels_in_sorted_order(classes: Path, fashion: Array) -> None:
-    images = load(str(classes))
+    images = load_images(str(classes))
     assert images.classes == ("boot", "coat", "dress")
     assert images.targets.tolist() == [0] * 4 + [1] * 4 + [2] * 4
     assert images.labelled
@@ -37,7 +38,7 @@ def test_class_folders_are_labels_in_sorted_order(classes: Path, fashion: Array)
 
 
 def test_labels_none_forgets_labels_and_nothing_else(classes: Path) -> None:
-    with_labels, without = load(str(classes)), load(str(classes), labels="none")
+    with_labels, without = load_images(str(classes)), load_images(str(classes), labels="none")
     assert without.targets.tolist() == [-1] * 12
     assert without.classes == ()
     assert not without.labelled
@@ -49,25 +50,25 @@ def test_one_image_outside_the_class_folders_makes_the_set_unlabelled(
     classes: Path, fashion: Array, stray: str
 ) -> None:
     save(fashion[50], classes / stray)
-    images = load(str(classes))
+    images = load_images(str(classes))
     assert len(images) == 13
     assert images.targets.tolist() == [-1] * 13
     assert images.classes == ()
 
 
 def test_a_flat_folder_and_a_single_class_folder_are_unlabelled(classes: Path) -> None:
-    assert not load(str(classes / "boot")).labelled
+    assert not load_images(str(classes / "boot")).labelled
     for name in ("coat", "dress"):
         for path in (classes / name).iterdir():
             path.unlink()
-    images = load(str(classes))
+    images = load_images(str(classes))
     assert len(images) == 4
     assert images.classes == ()
 
 
 def test_the_class_is_the_first_folder_however_deep_the_image(classes: Path, fashion: Array) -> None:
     save(fashion[50], classes / "coat" / "a" / "b" / "deep.png")
-    images = load(str(classes))
+    images = load_images(str(classes))
     assert np.bincount(images.targets).tolist() == [4, 5, 4]
 
 
@@ -76,7 +77,7 @@ def test_hidden_files_and_other_files_are_ignored(classes: Path, fashion: Array)
     save(fashion[50], classes / "coat" / "._0.png")
     (classes / "README.txt").write_text("no image")
     (classes / "coat" / "notes.json").write_text("{}")
-    images = load(str(classes))
+    images = load_images(str(classes))
     assert len(images) == 12
     assert images.skipped == ()
 
@@ -86,7 +87,7 @@ def test_train_and_test_folders(tmp_path: Path, fashion: Array, name: str) -> No
     for i in range(4):
         save(fashion[i], tmp_path / "set" / "train" / "ab"[i % 2] / f"{i}.png")
         save(fashion[i + 10], tmp_path / "set" / name / "ab"[i % 2] / f"{i}.png")
-    train, test = load(str(tmp_path / "set")), load(str(tmp_path / "set"), "test")
+    train, test = load_images(str(tmp_path / "set")), load_images(str(tmp_path / "set"), "test")
     np.testing.assert_array_equal(train.pixels[..., 0], fashion[[0, 2, 1, 3]])
     np.testing.assert_array_equal(test.pixels[..., 0], fashion[[10, 12, 11, 13]])
     assert train.targets.tolist() == test.targets.tolist() == [0, 0, 1, 1]
@@ -96,34 +97,34 @@ def test_train_and_test_folders(tmp_path: Path, fashion: Array, name: str) -> No
 def test_the_test_folder_is_preferred_to_val(tmp_path: Path, fashion: Array) -> None:
     for i, name in enumerate(("train", "val", "test")):
         save(fashion[i], tmp_path / "set" / name / "0.png")
-    np.testing.assert_array_equal(load(str(tmp_path / "set"), "test").pixels[0, ..., 0], fashion[2])
+    np.testing.assert_array_equal(load_images(str(tmp_path / "set"), "test").pixels[0, ..., 0], fashion[2])
 
 
 def test_a_missing_split_says_what_there_is(classes: Path, fashion: Array, tmp_path: Path) -> None:
     with pytest.raises(MissingSplit, match=r"no split 'test', it has train$"):
-        load(str(classes), "test")
+        load_images(str(classes), "test")
     save(fashion[0], tmp_path / "set" / "train" / "0.png")
     with pytest.raises(MissingSplit, match="it has train"):
-        load(str(tmp_path / "set"), "test")
+        load_images(str(tmp_path / "set"), "test")
 
 
 def test_a_class_has_one_number_in_both_splits(tmp_path: Path, fashion: Array) -> None:
     for i, name in enumerate(("train/a", "train/b", "train/c", "test/b", "test/c")):
         save(fashion[i], tmp_path / "set" / name / "0.png")
-    train, test = load(str(tmp_path / "set")), load(str(tmp_path / "set"), "test")
+    train, test = load_images(str(tmp_path / "set")), load_images(str(tmp_path / "set"), "test")
     assert train.classes == test.classes == ("a", "b", "c")
     assert test.targets.tolist() == [1, 2]
     for path in ("test/b/0.png", "test/b"):
         target = tmp_path / "set" / path
         target.rmdir() if target.is_dir() else target.unlink()
-    test = load(str(tmp_path / "set"), "test")  # now a single class folder, but one that train knows
+    test = load_images(str(tmp_path / "set"), "test")  # now a single class folder, but one that train knows
     assert test.targets.tolist() == [2]
 
 
 def test_a_folder_around_the_test_images_is_no_class(tmp_path: Path, fashion: Array) -> None:
     for i, name in enumerate(("train/a", "train/b", "test/images")):
         save(fashion[i], tmp_path / "set" / name / "0.png")
-    train, test = load(str(tmp_path / "set")), load(str(tmp_path / "set"), "test")
+    train, test = load_images(str(tmp_path / "set")), load_images(str(tmp_path / "set"), "test")
     assert train.classes == ("a", "b")
     assert test.classes == ()
     assert test.targets.tolist() == [-1]
@@ -137,7 +138,7 @@ def test_loops_of_symbolic_links_end_and_links_are_followed_once(classes: Path, 
     save(fashion[60], tmp_path / "elsewhere" / "0.png")
     os.symlink(tmp_path / "elsewhere", classes / "shoe")
     os.symlink(tmp_path / "elsewhere" / "0.png", classes / "coat" / "linked.png")
-    images = load(str(classes))
+    images = load_images(str(classes))
     assert images.classes == ("boot", "coat", "dress", "shoe")
     assert np.bincount(images.targets).tolist() == [4, 5, 4, 1]
 
@@ -146,7 +147,7 @@ def test_an_empty_folder_says_what_was_looked_for(tmp_path: Path) -> None:
     (tmp_path / "nothing").mkdir()
     (tmp_path / "nothing" / "a.txt").write_text("a")
     with pytest.raises(ValueError, match=r"no images in .*nothing.*\.jpg .*\.png"):
-        load(str(tmp_path / "nothing"))
+        load_images(str(tmp_path / "nothing"))
 
 
 # --- tars
@@ -159,9 +160,9 @@ def tar_of(folder: Path, tar: Path, *, top: str = "") -> Path:
 
 
 def test_a_tar_reads_like_its_folder(classes: Path, tmp_path: Path) -> None:
-    expected = load(str(classes))
+    expected = load_images(str(classes))
     for top in ("", "photos"):
-        images = load(str(tar_of(classes, tmp_path / f"a{top}.tar", top=top)))
+        images = load_images(str(tar_of(classes, tmp_path / f"a{top}.tar", top=top)))
         np.testing.assert_array_equal(images.pixels, expected.pixels)
         np.testing.assert_array_equal(images.targets, expected.targets)
         assert images.classes == expected.classes
@@ -176,7 +177,7 @@ def test_a_tar_with_splits(tmp_path: Path, fashion: Array) -> None:
     with tarfile.open(tar, "w") as out:  # members not sorted
         for name in ("train/b/1.webp", "test/b/1.webp", "train/a/2.webp", "train/a/1.webp"):
             out.add(tmp_path / "set" / name, arcname=name)
-    train, test = load(str(tar)), load(str(tar), "test")
+    train, test = load_images(str(tar)), load_images(str(tar), "test")
     np.testing.assert_array_equal(train.pixels[..., 0], fashion[[2, 1, 0]])
     assert train.targets.tolist() == [0, 0, 1]
     assert test.targets.tolist() == [1]
@@ -202,7 +203,7 @@ def test_members_that_are_links_or_lead_outside_are_listed(tmp_path: Path, fashi
             out.addfile(member)
         add(out, "./b/2.png", fashion[1])
         add(out, "a/1.png", fashion[0])  # again, as `tar -r` does: the later one counts
-    images = load(str(tar))
+    images = load_images(str(tar))
     np.testing.assert_array_equal(images.pixels[..., 0], fashion[:2])
     assert images.targets.tolist() == [0, 1]
     outside = "its name leads out of the tar"
@@ -218,14 +219,14 @@ def test_what_is_no_uncompressed_tar_is_refused(classes: Path, tmp_path: Path) -
     with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as out:
         out.add(classes, arcname=".")
     with pytest.raises(ValueError, match="decompress it first"):
-        load(str(tmp_path / "a.tar.gz"))
+        load_images(str(tmp_path / "a.tar.gz"))
     (tmp_path / "a.tar.gz").rename(tmp_path / "gzipped.tar")
     with pytest.raises(ValueError, match=r"gzipped\.tar cannot be read as an uncompressed tar"):
-        load(str(tmp_path / "gzipped.tar"))
+        load_images(str(tmp_path / "gzipped.tar"))
     tar = tar_of(classes, tmp_path / "cut.tar")
     tar.write_bytes(tar.read_bytes()[:3000])
     with pytest.raises(ValueError, match=r"cut\.tar cannot be read"):
-        load(str(tar))
+        load_images(str(tar))
 
 
 def test_real_photos_in_a_tar(tmp_path: Path) -> None:
@@ -233,9 +234,9 @@ def test_real_photos_in_a_tar(tmp_path: Path) -> None:
     if not tar.is_file():
         pytest.skip("the shared folder of real images, beside this repository, is not there")
     start = time.perf_counter()
-    images = load(str(tar), "test", progress=False)
+    images = load_images(str(tar), "test", progress=False)
     first, start = time.perf_counter() - start, time.perf_counter()
-    again = load(str(tar), "test", progress=False)
+    again = load_images(str(tar), "test", progress=False)
     second = time.perf_counter() - start
     assert images.pixels.shape == (1500, 96, 96, 3)
     assert len(images.classes) == 10
@@ -261,27 +262,27 @@ def test_npz_conventions(tmp_path: Path, fashion: Array, names: tuple[str, ...])
     labels = np.arange(20, dtype=np.uint8)[:, None] % 4  # (n, 1), as MedMNIST has it
     arrays: tuple[NDArray[Any], ...] = (fashion[:20], labels, fashion[20:30], np.zeros(10, np.int32))
     np.savez(tmp_path / "a.npz", **dict(zip(names, arrays, strict=True)))  # type: ignore[arg-type]
-    train, test = load(str(tmp_path / "a.npz")), load(str(tmp_path / "a.npz"), "test")
+    train, test = load_images(str(tmp_path / "a.npz")), load_images(str(tmp_path / "a.npz"), "test")
     np.testing.assert_array_equal(train.pixels[..., 0], fashion[:20])
     np.testing.assert_array_equal(test.pixels[..., 0], fashion[20:30])
     assert train.targets.tolist() == [0, 1, 2, 3] * 5
     assert train.classes == test.classes == ("0", "1", "2", "3")
-    assert load(str(tmp_path / "a.npz"), labels="none").classes == ()
+    assert load_images(str(tmp_path / "a.npz"), labels="none").classes == ()
 
 
 def test_npz_without_labels_or_test(tmp_path: Path, fashion: Array) -> None:
     np.savez(tmp_path / "a.npz", images=fashion)
-    images = load(str(tmp_path / "a.npz"))
+    images = load_images(str(tmp_path / "a.npz"))
     assert images.classes == ()
     assert (images.targets == -1).all()
     with pytest.raises(MissingSplit, match="it has train"):
-        load(str(tmp_path / "a.npz"), "test")
+        load_images(str(tmp_path / "a.npz"), "test")
 
 
 def test_array_layouts_and_types_give_the_same_images(tmp_path: Path, colour: Array) -> None:
     path = tmp_path / "a.npy"
     np.save(path, colour)
-    expected = load(str(path))
+    expected = load_images(str(path))
     assert expected.size == (28, 28)
     for other in (
         colour.transpose(0, 3, 1, 2),
@@ -290,11 +291,11 @@ def test_array_layouts_and_types_give_the_same_images(tmp_path: Path, colour: Ar
         (colour / 255).astype(np.float32).transpose(0, 3, 1, 2),
     ):
         np.save(path, other)
-        images = load(str(path))
+        images = load_images(str(path))
         np.testing.assert_array_equal(images.pixels, colour)
         assert images.key == expected.key
     np.save(path, colour[::-1])
-    assert load(str(path)).key != expected.key
+    assert load_images(str(path)).key != expected.key
 
 
 @pytest.mark.parametrize(
@@ -312,10 +313,10 @@ def test_array_layouts_and_types_give_the_same_images(tmp_path: Path, colour: Ar
 def test_arrays_that_are_no_images(tmp_path: Path, array: NDArray[np.generic], message: str) -> None:
     np.save(tmp_path / "a.npy", array, allow_pickle=True)
     with pytest.raises(ValueError, match=r"a\.npy is not .*" + message):
-        load(str(tmp_path / "a.npy"))
+        load_images(str(tmp_path / "a.npy"))
     np.savez(tmp_path / "a.npz", images=array)
     with pytest.raises(ValueError, match=r"a\.npz is not .*" + message):
-        load(str(tmp_path / "a.npz"))
+        load_images(str(tmp_path / "a.npz"))
 
 
 @pytest.mark.parametrize(
@@ -330,25 +331,25 @@ def test_arrays_that_are_no_images(tmp_path: Path, array: NDArray[np.generic], m
 def test_labels_that_do_not_fit(tmp_path: Path, arrays: dict[str, NDArray[np.generic]], message: str) -> None:
     np.savez(tmp_path / "a.npz", images=np.zeros((4, 8, 8), np.uint8), **arrays)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=message):
-        load(str(tmp_path / "a.npz"))
+        load_images(str(tmp_path / "a.npz"))
 
 
 def test_npz_of_other_names_and_broken_files(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", pictures=np.zeros((4, 8, 8), np.uint8))
     with pytest.raises(ValueError, match=r"\['pictures'\], none of which is 'train_images', 'x_train', 'images'"):
-        load(str(tmp_path / "a.npz"))
+        load_images(str(tmp_path / "a.npz"))
     for name in ("b.npz", "b.npy"):
         for content in (b"", b"not an array", b"PK\x03\x04 cut"):
             (tmp_path / name).write_bytes(content)
             with pytest.raises(ValueError, match=rf"{name} is not an"):
-                load(str(tmp_path / name))
+                load_images(str(tmp_path / name))
     (tmp_path / "a.npz").rename(tmp_path / "renamed.npy")
     with pytest.raises(ValueError, match="its content is that of another kind of file, NpzFile"):
-        load(str(tmp_path / "renamed.npy"))
+        load_images(str(tmp_path / "renamed.npy"))
     np.save(tmp_path / "array.npy", np.zeros((4, 8, 8), np.uint8))
     (tmp_path / "array.npy").rename(tmp_path / "renamed.npz")
     with pytest.raises(ValueError, match="its content is that of another kind of file, memmap"):
-        load(str(tmp_path / "renamed.npz"))
+        load_images(str(tmp_path / "renamed.npz"))
 
 
 # --- what does not exist
@@ -359,31 +360,31 @@ def test_npz_of_other_names_and_broken_files(tmp_path: Path) -> None:
 )
 def test_an_unknown_name_gives_the_nearest_and_all(wrong: str, right: str) -> None:
     with pytest.raises(ValueError, match=f"{wrong!r}.*did you mean {right!r}") as error:
-        load(wrong)
-    assert all(name in str(error.value) for name in SOURCES)
+        load_images(wrong)
+    assert all(name in str(error.value) for name in DATASETS)
 
 
 def test_an_almost_right_path_gives_its_neighbour(classes: Path) -> None:
     with pytest.raises(ValueError, match=r"no such file or folder.*did you mean '.*photos'"):
-        load(str(classes.parent / "photo"))
+        load_images(str(classes.parent / "photo"))
     with pytest.raises(ValueError, match="no such file or folder") as error:
-        load(str(classes.parent / "zzzzzz" / "qqq"))
+        load_images(str(classes.parent / "zzzzzz" / "qqq"))
     assert "did you mean" not in str(error.value)
     with pytest.raises(ValueError, match="no such file or folder"):
-        load("")
+        load_images("")
 
 
 def test_a_file_of_another_kind(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("1,2")
     with pytest.raises(ValueError, match=r"a\.csv' is a file of another kind; expected a folder"):
-        load(str(tmp_path / "a.csv"))
+        load_images(str(tmp_path / "a.csv"))
 
 
 def test_wrong_arguments(classes: Path) -> None:
     # Under pytest the type checker may be faster than the function's own check; both name the value.
     with pytest.raises((ValueError, TypeError), match="validation"):
-        load(str(classes), "validation")  # type: ignore[arg-type]
+        load_images(str(classes), "validation")  # type: ignore[arg-type]
     with pytest.raises((ValueError, TypeError), match="yes"):
-        load(str(classes), labels="yes")  # type: ignore[arg-type]
+        load_images(str(classes), labels="yes")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="size must be at least 1, got 0"):
-        load(str(classes), size=0)
+        load_images(str(classes), size=0)

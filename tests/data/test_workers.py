@@ -8,19 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glf import device
 from glf.data import batches
-from glf.data.batches import described, worker_count
+from glf.data.batches import describe_storage, worker_count
 from glf.data.images import ImageSet
-from glf.data.sources import load
+from glf.data.sources import load_images
 from glf.device import cores
 
 
 @pytest.fixture
 def images(classes: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, ImageSet]:
-    found = [load(str(classes), store="decode"), load(str(classes))]
-    monkeypatch.setattr("glf.data.image_cache.IN_MEMORY", 0)
-    found.append(load(str(classes)))
+    found = [load_images(str(classes), store="decode"), load_images(str(classes))]
+    monkeypatch.setattr("glf.data.images.IN_MEMORY", 0)
+    found.append(load_images(str(classes)))
     return {images.storage: images for images in found}
 
 
@@ -49,7 +48,7 @@ def test_the_number_of_workers(
     expected: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(device, "cores", lambda: available)
+    monkeypatch.setattr(batches, "cores", lambda: available)
     assert worker_count(images[place], None, gpu=gpu, processes=processes) == expected
     assert worker_count(images[place], 3, gpu=gpu, processes=processes) == 3
     assert worker_count(images[place], 0, gpu=gpu, processes=processes) == 0
@@ -69,7 +68,9 @@ def test_cores_are_those_that_were_granted(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_where_the_images_live_in_words(images: dict[str, Any]) -> None:
-    said = [described(images[place], n) for place in ("in memory", "memory-mapped", "decoded") for n in (0, 1, 4)]
+    said = [
+        describe_storage(images[place], n) for place in ("in memory", "memory-mapped", "decoded") for n in (0, 1, 4)
+    ]
     assert said == [
         "in memory",
         "in memory, read by 1 worker",
@@ -88,7 +89,7 @@ def test_where_the_images_live_in_words(images: dict[str, Any]) -> None:
 def test_no_more_workers_than_batches_fit_into_shared_memory(
     images: dict[str, ImageSet], free: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device, "cores", lambda: 8)
+    monkeypatch.setattr(batches, "cores", lambda: 8)
     monkeypatch.setattr(batches.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
     assert batches.worker_count(images["decoded"], None, gpu=False, batch_bytes=32) == expected
     assert batches.worker_count(images["decoded"], 5, gpu=False, batch_bytes=32) == 5

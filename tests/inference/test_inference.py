@@ -18,9 +18,8 @@ from glf.config.inference import EmbedConfig, OutliersConfig, SearchConfig
 from glf.inference.embedding import embed
 from glf.inference.image_search import search
 from glf.inference.outlier_search import outliers
-from glf.measure.projection import project_2d
 from glf.nn.backbone import Backbone
-from glf.nn.embedded import Embedded
+from glf.nn.features import SourceFeatures
 from glf.nn.weights import save_backbone
 from machine import files_up_to
 from photos import write_photos
@@ -39,7 +38,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config(photos: Path, **settings: Any) -> EmbedConfig:
-    return EmbedConfig(run=LITE, photos=str(photos), image_size=SIZE, **settings)
+    return EmbedConfig(run=LITE, data=str(photos), image_size=SIZE, **settings)
 
 
 def read(path: Path) -> tuple[list[str], np.ndarray, np.ndarray | None]:
@@ -59,7 +58,7 @@ def read(path: Path) -> tuple[list[str], np.ndarray, np.ndarray | None]:
     return table["path"].to_pylist(), np.array(table["embedding"].to_pylist(), np.float32), points
 
 
-def embedded_into(photos: Path, out: Path, console: Console, **settings: Any) -> Embedded:
+def embedded_into(photos: Path, out: Path, console: Console, **settings: Any) -> SourceFeatures:
     return embed(config(photos, out=out, **settings), console)
 
 
@@ -71,11 +70,11 @@ def test_every_kind_of_file_holds_the_same(photos, tmp_path, console, kind):
     assert paths == found.paths
     assert len(paths) == 25
     assert str(photos / "Ünïcode, with “quotes”.png") in paths
-    assert np.array_equal(rows, found.rows), "to the last bit"
+    assert np.array_equal(rows, found.features), "to the last bit"
     assert points.shape == (25, 2)
     assert np.isfinite(points).all()
     said = console.file.getvalue()
-    assert "25 rows of 1280 features" in said
+    assert "25 images, 1280 features each" in said
     assert "skipped   3 files, first" in said
     assert "map       by t-SNE" in said
     skipped = out.with_suffix(".skipped.txt").read_text().splitlines()
@@ -90,7 +89,7 @@ def test_nothing_partial_is_taken_for_whole(photos, tmp_path, console):
     before = out.read_bytes()
     with (
         files_up_to(20_000),
-        pytest.raises(OSError, match=r"e\.csv could not be written \(File too large\): make room"),
+        pytest.raises(OSError, match=r"e\.csv could not be written \(File too large\): free some space"),
     ):
         embedded_into(photos, out, console)
     assert out.read_bytes() == before
@@ -118,26 +117,6 @@ def test_parquet_without_pyarrow_names_the_extra(photos, tmp_path, monkeypatch):
         embed(config(photos, out=tmp_path / "e.parquet"))
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 9, 10, 40])
-def test_a_map_of_few_and_of_many(monkeypatch, count):
-    rows = np.random.default_rng(0).normal(size=(count, 5)).astype(np.float32)
-    points, method = project_2d(rows)
-    assert points.shape == (count, 2)
-    assert np.isfinite(points).all()
-    assert method.startswith("nothing" if count < 3 else "principal" if count < 10 else "t-SNE")
-    monkeypatch.setattr("glf.measure.projection.TSNE_IMAGES", 20)
-    assert project_2d(rows)[1] != "t-SNE" or count == 10
-
-
-def test_a_map_by_principal_components_is_sklearns(monkeypatch):
-    from sklearn.decomposition import PCA
-
-    monkeypatch.setattr("glf.measure.projection.TSNE_IMAGES", 5)
-    monkeypatch.setattr("glf.measure.projection.BLOCK", 7)
-    rows = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float32)
-    np.testing.assert_allclose(np.abs(project_2d(rows)[0]), np.abs(PCA(2).fit_transform(rows)), rtol=1e-3, atol=1e-4)
-
-
 # --- search
 
 
@@ -151,7 +130,7 @@ def test_a_copy_is_found_first_for_each_of_several_queries(photos, tmp_path, con
         assert first.similarity == pytest.approx(1, abs=1e-5)
     assert hits[1].path == str(photos / "coat" / "005.jpg"), "then its copy in another size"
     found = embedded_into(photos, tmp_path / "e.npy", console)
-    unit = found.rows / np.linalg.norm(found.rows, axis=1, keepdims=True)
+    unit = found.features / np.linalg.norm(found.features, axis=1, keepdims=True)
     mine = unit @ unit[found.paths.index(queries[0])]
     np.testing.assert_allclose([hit.similarity for hit in hits[:3]], np.sort(mine)[::-1][:3], atol=1e-5)
     with open(tmp_path / "f.csv", newline="", encoding="utf-8") as file:
@@ -168,7 +147,7 @@ def test_more_neighbours_than_images(photos, console):
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("nowhere.jpg", "no image at .*nowhere.jpg: queries are files, and what is searched comes last"),
+        ("nowhere.jpg", "no image at .*nowhere.jpg: queries are files, and the folder to search comes last"),
         ("boot", "no image at .*boot: queries are files"),
         ("coat/text.jpg", r"text\.jpg cannot be read as an image \(not an image .*\): give another file"),
         ("coat/empty.png", r"empty\.png cannot be read as an image \(empty file\)"),
@@ -180,7 +159,7 @@ def test_a_query_that_is_no_image(photos, console, query, message):
 
 
 def test_a_query_and_nothing_to_search():
-    with pytest.raises(ValueError, match=r"say what to look for and where: glf search runs/a query\.jpg photos/"):
+    with pytest.raises(ValueError, match=r"search needs queries and a folder: glf search runs/a query\.jpg photos/"):
         search(SearchConfig(run="runs/a", images=("query.jpg",)))
 
 
@@ -189,23 +168,23 @@ def test_a_query_and_nothing_to_search():
 
 def test_the_odd_one_and_the_copies(tmp_path, console):
     """A bag among sixty boots, as pixels see them; and a boot that is there in two sizes."""
-    from glf.data.sources import load
+    from glf.data.sources import load_images
 
     folder = tmp_path / "set"
     folder.mkdir()
-    clothes = load("fashion-mini", "test")
+    clothes = load_images("fashion-mini", "test")
     boots, bags = (clothes.pixels[clothes.targets == label][:60, :, :, 0] for label in (9, 8))
     for i, pixels in enumerate(boots):
         Image.fromarray(pixels).resize((140, 140)).save(folder / f"{i:03}.png")
     Image.fromarray(boots[5]).resize((90, 90)).save(folder / "copy.jpg", quality=80)
     Image.fromarray(bags[0]).resize((120, 120)).save(folder / "odd.png")
-    settings = OutliersConfig(run="pixels", photos=str(folder), out=tmp_path / "o.csv", count=3, similarity=0.99)
-    judged = outliers(settings, console)
-    assert len(judged) == 62
-    assert str(folder / "odd.png") in [one.path for one in judged if one.outlier]
-    assert [one.outlier for one in judged] == [True] * 3 + [False] * 59
+    settings = OutliersConfig(run="pixels", data=str(folder), out=tmp_path / "o.csv", count=3, similarity=0.99)
+    images = outliers(settings, console)
+    assert len(images) == 62
+    assert str(folder / "odd.png") in [one.path for one in images if one.outlier]
+    assert [one.outlier for one in images] == [True] * 3 + [False] * 59
     groups: dict[int | None, set[str]] = {}
-    for one in judged:
+    for one in images:
         groups.setdefault(one.group, set()).add(Path(one.path).name)
     assert {"005.png", "copy.jpg"} in groups.values()
     said = console.file.getvalue()
@@ -213,7 +192,7 @@ def test_the_odd_one_and_the_copies(tmp_path, console):
     assert f"{len(groups) - 1} groups" in said
     with open(tmp_path / "o.csv", newline="", encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
-    assert [line["path"] for line in lines] == [one.path for one in judged]
+    assert [line["path"] for line in lines] == [one.path for one in images]
     assert [float(line["entropy"]) for line in lines] == sorted(
         (float(line["entropy"]) for line in lines), reverse=True
     )
@@ -225,14 +204,14 @@ def test_the_odd_one_and_the_copies(tmp_path, console):
 def test_a_run_of_ones_own(small_run: Callable[..., Path], tmp_path, console):
     """Grey images of 28 px; colour photos are refused, arrays of its kind are taken."""
     run = small_run()
-    from glf.data.sources import load
+    from glf.data.sources import load_images
 
-    np.save(tmp_path / "few.npy", load("fashion-mini", "test").pixels[:20])
-    settings = EmbedConfig(run=str(run), photos=str(tmp_path / "few.npy"), out=tmp_path / "e.npy")
-    assert embed(settings, console).rows.shape == (20, 256)
+    np.save(tmp_path / "few.npy", load_images("fashion-mini", "test").pixels[:20])
+    settings = EmbedConfig(run=str(run), data=str(tmp_path / "few.npy"), out=tmp_path / "e.npy")
+    assert embed(settings, console).features.shape == (20, 256)
     with pytest.raises(ValueError, match="are in colour"):
-        embed(replace(settings, photos=str(write_photos(tmp_path / "colour"))), console)
-    with pytest.raises(ValueError, match="--weights and --image-size are for a model by name"):
+        embed(replace(settings, data=str(write_photos(tmp_path / "colour"))), console)
+    with pytest.raises(ValueError, match="--weights and --image-size only apply to timm: and torchvision: models"):
         embed(replace(settings, image_size=32), console)
 
 
@@ -242,14 +221,14 @@ def test_a_file_of_weights_and_of_a_backbone(photos, tmp_path, console):
     torch.manual_seed(0)
     backbone = Backbone("timm:test_resnet", image_size=160)
     save_backbone(backbone, tmp_path / "b.safetensors")
-    found = embed(EmbedConfig(run=str(tmp_path / "b.safetensors"), photos=str(photos), out=tmp_path / "e.npy"), console)
-    assert found.rows.shape == (25, backbone.width)
+    found = embed(EmbedConfig(run=str(tmp_path / "b.safetensors"), data=str(photos), out=tmp_path / "e.npy"), console)
+    assert found.features.shape == (25, backbone.width)
     torch.save({"state_dict": {f"backbone.{k}": v for k, v in backbone.body.state_dict().items()}}, tmp_path / "w.ckpt")
     other = embed(
-        EmbedConfig(run="timm:test_resnet", weights=tmp_path / "w.ckpt", photos=str(photos), out=tmp_path / "f.npy"),
+        EmbedConfig(run="timm:test_resnet", weights=tmp_path / "w.ckpt", data=str(photos), out=tmp_path / "f.npy"),
         console,
     )
-    assert other.rows.shape == found.rows.shape
+    assert other.features.shape == found.features.shape
 
 
 @pytest.mark.parametrize(
@@ -257,12 +236,12 @@ def test_a_file_of_weights_and_of_a_backbone(photos, tmp_path, console):
     [
         ({"run": "no/such/run"}, "no backbone at .*: is no/such/run the directory of a finished run"),
         ({"run": "timm:resnet999"}, "unknown timm model 'resnet999' - did you mean"),
-        ({"photos": "no/such/folder"}, "no such file or folder"),
+        ({"data": "no/such/folder"}, "no such file or folder"),
         ({"device": "tpu"}, "unknown device 'tpu': auto, cpu, gpu or mps"),
     ],
 )
 def test_mistakes_name_the_next_step(photos, tmp_path, console, settings, message):
-    base = EmbedConfig(run="pixels", photos=str(photos), out=tmp_path / "e.npy")
+    base = EmbedConfig(run="pixels", data=str(photos), out=tmp_path / "e.npy")
     with pytest.raises((ValueError, OSError), match=message):
         embed(replace(base, **settings), console)
     assert not (tmp_path / "e.npy").exists()

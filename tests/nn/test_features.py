@@ -1,21 +1,30 @@
-"""The extractor against plain forward passes; its cache, and what becomes of it when something fails."""
+"""Feature extraction against plain forward passes, from image sets and from sources decoded on the way."""
+
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from PIL import Image
+from torch import nn
 from torchvision.transforms.v2 import functional as V
 
 from glf.data.batches import to_tensor
+from glf.data.files import Files
 from glf.data.images import ImageSet
-from glf.data.sources import load
+from glf.data.sources import find_source, load_images
 from glf.nn.backbone import Backbone
-from glf.nn.features import encode, extract, fingerprint, resize_to
+from glf.nn.features import Encoder, SourceFeatures, encode, extract, extract_source, fingerprint, resize_to
+from machine import peak
+from photos import BROKEN, write_photos
+
+SIZE = 32
 
 
 @pytest.fixture(scope="module")
 def images() -> ImageSet:
-    return load("fashion-mini", "test").select(np.arange(20))
+    return load_images("fashion-mini", "test").select(np.arange(20))
 
 
 def build(seed: int = 0, **options: object) -> Backbone:
@@ -40,19 +49,22 @@ def direct(backbone: Backbone, images: ImageSet, size: int = 28) -> np.ndarray:
         return backbone.eval()(x if size == 28 else V.resize(x, [size, size], antialias=True)).numpy()
 
 
+# --- image sets
+
+
 @pytest.mark.parametrize("batch_size", [7, 20, 64])
-def test_rows_are_those_of_a_forward_pass(images, tmp_path, batch_size):
+def test_features_are_those_of_a_forward_pass(images, tmp_path, batch_size):
     backbone = build()
-    rows = extract(backbone, images, cache=tmp_path / "deep" / "cache", batch_size=batch_size)
-    assert rows.dtype == np.float32
-    assert isinstance(rows, np.memmap)
-    np.testing.assert_allclose(rows, direct(backbone, images), rtol=1e-5, atol=1e-6)
+    features = extract(backbone, images, cache=tmp_path / "deep" / "cache", batch_size=batch_size)
+    assert features.dtype == np.float32
+    assert isinstance(features, np.memmap)
+    np.testing.assert_allclose(features, direct(backbone, images), rtol=1e-5, atol=1e-6)
 
 
-def test_some_rows(images):
+def test_features_of_some_images(images):
     backbone, some = build(), np.array([3, 17, 4])
-    rows = np.concatenate(list(encode(backbone, images, rows=some, batch_size=2)))
-    np.testing.assert_allclose(rows, direct(backbone, images)[some], rtol=1e-5, atol=1e-6)
+    features = np.concatenate(list(encode(backbone, images, indices=some, batch_size=2)))
+    np.testing.assert_allclose(features, direct(backbone, images)[some], rtol=1e-5, atol=1e-6)
 
 
 def test_the_second_time_they_are_read(images, tmp_path):
@@ -94,9 +106,9 @@ def test_another_encoder_is_another_key(images, tmp_path, change):
     stale = np.array(extract(backbone, images, cache=tmp_path))
     change(backbone)
     assert fingerprint(backbone) != before
-    rows = extract(backbone, images, cache=tmp_path)
-    assert not np.array_equal(rows, stale)
-    np.testing.assert_allclose(rows, direct(backbone, images), rtol=1e-5, atol=1e-6)
+    features = extract(backbone, images, cache=tmp_path)
+    assert not np.array_equal(features, stale)
+    np.testing.assert_allclose(features, direct(backbone, images), rtol=1e-5, atol=1e-6)
 
 
 def test_other_images_sizes_and_labels_are_other_keys(images, tmp_path):
@@ -109,17 +121,17 @@ def test_other_images_sizes_and_labels_are_other_keys(images, tmp_path):
     }
     extract(backbone, images, cache=tmp_path)
     for n, (source, size) in enumerate(others.values(), start=2):
-        rows = extract(backbone, source, cache=tmp_path, size=size)
-        np.testing.assert_allclose(rows, direct(backbone, source, size or 28), rtol=1e-5, atol=1e-5)
+        features = extract(backbone, source, cache=tmp_path, size=size)
+        np.testing.assert_allclose(features, direct(backbone, source, size or 28), rtol=1e-5, atol=1e-5)
         assert len(list(tmp_path.iterdir())) == n
     extract(backbone, images, cache=tmp_path, label="other")
-    assert len(list(tmp_path.glob("other-*.npy"))) == 1
+    assert len(list(tmp_path.glob("other-*"))) == 1
     structure = nn.Sequential(nn.ReLU()), nn.Sequential(nn.Tanh())
     assert len({fingerprint(encoder) for encoder in structure}) == 2
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_encoder_is_left_in_its_mode(images, tmp_path, training):
+def test_the_encoder_returns_to_its_mode(images, tmp_path, training):
     backbone = build().train(training)
     statistics = backbone.body.bn1.running_mean.clone()
     extract(backbone, images, cache=tmp_path)
@@ -131,38 +143,13 @@ def test_the_encoder_is_left_in_its_mode(images, tmp_path, training):
     assert backbone.training is backbone.body.bn1.training is training
 
 
-def test_gradients_are_off_for_the_encoder_alone(images):
+def test_gradients_are_off_for_the_encoder_only(images):
     seen = []
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(784, 2))
     encoder.register_forward_hook(lambda *_: seen.append(torch.is_grad_enabled()))
     for _ in encode(encoder, images, batch_size=10):
         seen.append(torch.is_grad_enabled())
     assert seen == [False, True, False, True]
-
-
-class Breaks(nn.Module):
-    """Good for one batch."""
-
-    def __init__(self, how: str) -> None:
-        super().__init__()
-        self.how, self.calls = how, 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        if self.calls == 2 and self.how == "interrupt":
-            raise KeyboardInterrupt
-        return x.flatten(1) + (float(self.how) if self.calls == 2 else 0)
-
-
-@pytest.mark.parametrize(("how", "error"), [("nan", ValueError), ("inf", ValueError), ("interrupt", KeyboardInterrupt)])
-def test_what_fails_half_way_leaves_no_file(images, tmp_path, how, error):
-    encoder = Breaks(how)
-    with pytest.raises(error):
-        extract(encoder, images, cache=tmp_path, batch_size=10)
-    assert encoder.calls == 2
-    assert list(tmp_path.iterdir()) == []
-    rows = extract(encoder, images, cache=tmp_path, batch_size=10)
-    assert np.array_equal(rows, images.pixels.reshape(20, -1).astype(np.float32) / 255)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +166,7 @@ def test_what_fails_half_way_leaves_no_file(images, tmp_path, how, error):
         (28, 28, 40, None),
     ],
 )
-def test_images_fit_the_encoder(height, width, size, margin):
+def test_images_are_resized_or_cropped_to_the_encoder(height, width, size, margin):
     x = torch.rand(2, 3, height, width)
     fitted = resize_to(x, size)
     if margin is None:
@@ -187,3 +174,136 @@ def test_images_fit_the_encoder(height, width, size, margin):
     else:
         expected = x[..., margin : margin + (size or height), margin : margin + (size or width)]
     torch.testing.assert_close(fitted, expected)
+
+
+# --- sources, decoded on the way
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_photos(tmp_path_factory.mktemp("photos"))
+
+
+class Mean(nn.Module):
+    """A quick encoder that counts the images it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool, self.seen = nn.AdaptiveAvgPool2d(4), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen += len(x)
+        return self.pool(x).flatten(1)
+
+
+def of_folder(
+    folder: Path | str, cache: Path, module: nn.Module | None = None, size: int | None = SIZE
+) -> SourceFeatures:
+    encoder = Encoder("mean", module or Mean(), size, 3)
+    return extract_source(encoder, find_source(str(folder), "all"), cache=cache, batch_size=4)
+
+
+def test_features_of_a_source_are_those_of_the_loaded_images(folder, tmp_path):
+    torch.manual_seed(0)
+    backbone = Backbone("small_resnet", image_size=SIZE)
+    found = of_folder(folder, tmp_path / "a", backbone)
+    images = load_images(str(folder), size=SIZE, store="decode")
+    expected = extract(backbone, images, cache=tmp_path / "b", size=SIZE)
+    np.testing.assert_allclose(found.features, expected, rtol=1e-4, atol=1e-5)
+    assert len(found.paths) == 24
+    assert all(Path(path).is_file() for path in found.paths)
+    assert [Path(one.name).relative_to(folder).as_posix() for one in found.skipped] == list(BROKEN)
+    assert found.paths == sorted(found.paths)
+
+
+def test_the_second_time_nothing_is_encoded(folder, tmp_path):
+    first = of_folder(folder, tmp_path)
+    again = Mean()
+    second = of_folder(folder, tmp_path, again)
+    assert again.seen == 0
+    assert np.array_equal(first.features, second.features)
+    assert first.skipped == second.skipped
+
+
+def small_squares(folder: Path, count: int) -> list[Path]:
+    folder.mkdir()
+    paths = [folder / f"{i:03}.png" for i in range(count)]
+    for path, pixels in zip(paths, load_images("fashion-mini", "test").pixels[:count, :, :, 0], strict=True):
+        Image.fromarray(pixels).save(path)
+    return paths
+
+
+def test_small_squares_are_kept_and_another_size_starts_again(tmp_path):
+    *_, last = small_squares(tmp_path / "set", 10)
+    found = of_folder(tmp_path / "set", tmp_path / "a", size=28)
+    assert (found.shape.side, found.shape.resized) == (28, False)
+    Image.open(last).resize((60, 40)).save(last)
+    encoder = Mean()
+    found = of_folder(tmp_path / "set", tmp_path / "a", encoder, size=28)
+    assert (found.shape.side, found.shape.resized) == (32, True)
+    assert encoder.seen == 18, "eight of the ten were seen before the last had another size"
+    assert np.array_equal(found.features, of_folder(tmp_path / "set", tmp_path / "b", size=28).features)
+
+
+def test_an_array(tmp_path):
+    images = load_images("fashion-mini")
+    np.save(tmp_path / "few.npy", images.pixels[:50])
+    found = of_folder(tmp_path / "few.npy", tmp_path / "cache", size=28)
+    assert found.paths[:3] == ["0", "1", "2"]
+    expected = Mean()(torch.from_numpy(images.pixels[:50]).permute(0, 3, 1, 2).float() / 255)
+    np.testing.assert_allclose(found.features, expected, atol=1e-6)
+
+
+def test_a_file_that_could_not_be_read_is_tried_again(folder, tmp_path, monkeypatch):
+    read = Files.read
+    first = (folder / "boot" / "000.jpg").as_posix()
+
+    def failing(self: Files, i: int) -> bytes:
+        if self.name(i) == "boot/000.jpg":
+            raise OSError("the network is gone")
+        return read(self, i)
+
+    source = find_source(str(folder), "all")
+    with monkeypatch.context() as patch:
+        patch.setattr(Files, "read", failing)
+        found = extract_source(Encoder("mean", Mean(), SIZE, 3), source, cache=tmp_path)
+    assert first not in found.paths
+    assert any("cannot be read: the network is gone" in one.why for one in found.skipped)
+    found = extract_source(Encoder("mean", Mean(), SIZE, 3), source, cache=tmp_path)
+    assert first in found.paths
+
+
+def test_mostly_bad_files_are_an_error_that_names_some(tmp_path):
+    write_photos(tmp_path / "set", count=2)
+    with pytest.raises(
+        ValueError, match=r"(?s)more than half of the 5 image files in .*set are bad:\n.*look at these"
+    ) as error:
+        of_folder(tmp_path / "set", tmp_path / "cache")
+    assert "empty.png: empty file" in str(error.value)
+
+
+def test_colour_for_an_encoder_of_grey(folder, tmp_path):
+    source = find_source(str(folder), "all")
+    with pytest.raises(ValueError, match="in colour, and grey-run was trained on grey ones: use a backbone for colour"):
+        extract_source(Encoder("grey-run", Mean(), SIZE, 1), source, cache=tmp_path)
+
+
+def test_everything_below_a_folder_counts_whatever_it_is_called(tmp_path):
+    small_squares(tmp_path / "train", 3)
+    small_squares(tmp_path / "other", 2)
+    assert len(load_images(str(tmp_path))) == 3, "training takes what is called train"
+    assert len(find_source(str(tmp_path), "all")) == 5
+
+
+def test_memory_does_not_grow_with_the_images(tmp_path):
+    """Photos of 1 MB decoded; only a batch and what the threads hold are in memory at a time."""
+    (tmp_path / "set").mkdir()
+    pixels = load_images("fashion-mini", "test").pixels[:3, :, :, 0].transpose(1, 2, 0)
+    Image.fromarray(pixels).resize((600, 600)).save(tmp_path / "set" / "000.jpg")
+    for i in range(1, 400):
+        os.link(tmp_path / "set" / "000.jpg", tmp_path / "set" / f"{i:03}.jpg")
+    of_folder(write_photos(tmp_path / "before"), tmp_path / "cache")  # whatever the first call brings into memory
+    with peak() as used:
+        found = of_folder(tmp_path / "set", tmp_path / "cache", size=224)
+    assert len(found.features) == 400
+    assert used.bytes < 250e6 < 400 * 600 * 600 * 3

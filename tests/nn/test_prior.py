@@ -12,17 +12,21 @@ from sklearn.metrics import pairwise_distances
 from torch import nn
 from torchvision.transforms.v2 import functional as V
 
+from glf.config.training import PretrainConfig
+from glf.data.arrays import array_key
 from glf.data.batches import to_tensor
-from glf.data.images import ImageSet, array_key
-from glf.data.sources import load
+from glf.data.images import ImageSet
+from glf.data.sources import load_images
 from glf.nn.backbone import Backbone
-from glf.nn.prior import prior_rows
-from glf.nn.weights import FILE, save_backbone
+from glf.nn.feature_cache import FeatureCache
+from glf.nn.prior import prior_features
+from glf.nn.weights import save_backbone
+from glf.runfiles import BACKBONE
 
 
 @pytest.fixture(scope="module")
 def images() -> ImageSet:
-    return load("fashion-mini", "test").select(np.arange(120))
+    return load_images("fashion-mini", "test").select(np.arange(120))
 
 
 def some(images: ImageSet, count: int, channels: int = 1) -> ImageSet:
@@ -50,10 +54,17 @@ def same_distances(rows: np.ndarray, features: np.ndarray | torch.Tensor, tolera
     np.testing.assert_allclose(distances(rows), expected, rtol=tolerance, atol=1e-4 * expected.max())
 
 
-def raw_rows(cache: Path, images: ImageSet) -> np.ndarray:
+def raw_features(cache: Path, images: ImageSet) -> np.ndarray:
     """The features as the encoder gave them, before their reduction."""
-    (path,) = cache.glob(f"prior-{images.key}-*.npy")
-    return np.load(path)
+    (folder,) = cache.glob(f"prior-{images.key}-*")
+    return FeatureCache.open(folder).features()
+
+
+def prior(
+    spec: str, images: ImageSet, cache: Path, width: int = 64, weights: Path | None = None, size: int | None = None
+) -> np.ndarray:
+    config = PretrainConfig(prior=spec, prior_width=width, prior_weights=weights, prior_size=size)
+    return prior_features(config, images, cache=cache)
 
 
 # --- pixels, and the reduction
@@ -62,7 +73,7 @@ def raw_rows(cache: Path, images: ImageSet) -> np.ndarray:
 @pytest.mark.parametrize(("side", "width"), [(8, 64), (8, 100), (28, 784)])
 def test_a_reduction_that_keeps_everything_keeps_distances(images, tmp_path, side, width):
     centre = middle(images, side)
-    rows = prior_rows("pixels", centre, cache=tmp_path, width=width)
+    rows = prior("pixels", centre, cache=tmp_path, width=width)
     assert rows.dtype == np.float32
     assert rows.shape == (120, min(width, 120, side * side))
     same_distances(rows, centre.pixels.reshape(120, -1) / 255)
@@ -70,7 +81,7 @@ def test_a_reduction_that_keeps_everything_keeps_distances(images, tmp_path, sid
 
 def test_a_reduction_keeps_the_principal_components(images, tmp_path):
     centre = middle(images, 16)
-    rows = prior_rows("pixels", centre, cache=tmp_path, width=32)
+    rows = prior("pixels", centre, cache=tmp_path, width=32)
     x = centre.pixels.reshape(120, -1) / 255
     u, s, _ = np.linalg.svd(x - x.mean(0), full_matrices=False)
     assert rows.shape == (120, 32)
@@ -84,13 +95,13 @@ def test_a_reduction_keeps_the_principal_components(images, tmp_path):
 def test_pixels_of_large_images_are_scaled_down(images, tmp_path):
     pixels = (scaled(some(images, 20, 3), 40) * 255).round().byte().permute(0, 2, 3, 1).numpy()
     large = replace(some(images, 20), pixels=pixels, key=array_key(pixels))
-    prior_rows("pixels", large, cache=tmp_path)
-    np.testing.assert_allclose(raw_rows(tmp_path, large), scaled(large, 32).flatten(1), rtol=0, atol=1e-5)
+    prior("pixels", large, cache=tmp_path)
+    np.testing.assert_allclose(raw_features(tmp_path, large), scaled(large, 32).flatten(1), rtol=0, atol=1e-5)
 
 
-def test_rows_are_computed_once(images, tmp_path):
+def test_features_are_computed_once(images, tmp_path):
     def ask(width: int) -> tuple[np.ndarray, dict[str, int]]:
-        rows = prior_rows("pixels", images, cache=tmp_path, width=width)
+        rows = prior("pixels", images, cache=tmp_path, width=width)
         return rows, {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("[!.]*")}
 
     first, files = ask(16)
@@ -109,10 +120,10 @@ def test_rows_are_computed_once(images, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32])
-def test_rows_of_a_file(images, tmp_path, dtype):
+def test_features_of_a_file(images, tmp_path, dtype):
     given = (np.random.default_rng(0).normal(size=(120, 10)) * 50).astype(dtype)
     np.save(tmp_path / "rows.npy", given)
-    rows = prior_rows(f"file:{tmp_path / 'rows.npy'}", images, cache=tmp_path / "cache")
+    rows = prior(f"file:{tmp_path / 'rows.npy'}", images, cache=tmp_path / "cache")
     assert rows.dtype == np.float32
     same_distances(rows, given)
 
@@ -122,7 +133,7 @@ def test_files_of_equal_bytes_are_not_mixed_up(images, tmp_path):
     for shape in ((40, 6), (120, 2)):
         np.save(tmp_path / "rows.npy", given.reshape(shape))
         part = images.select(np.arange(shape[0]))
-        same_distances(prior_rows(f"file:{tmp_path / 'rows.npy'}", part, cache=tmp_path / "c"), given.reshape(shape))
+        same_distances(prior(f"file:{tmp_path / 'rows.npy'}", part, cache=tmp_path / "c"), given.reshape(shape))
 
 
 def holes() -> np.ndarray:
@@ -136,7 +147,7 @@ def holes() -> np.ndarray:
     [
         (np.ones((119, 3)), r"has shape \(119, 3\): it needs one row for each of 120 images"),
         (np.ones(120), r"has shape \(120,\): it needs one row for each of 120 images"),
-        (holes(), "holds values that are not finite"),
+        (holes(), "has values that are not finite"),
         (np.full((120, 3), "a"), "is no single array of numbers"),
         (np.full((120, 3), None), "cannot be read as an .npy"),  # objects would need unpickling
         (b"", "cannot be read as an .npy"),
@@ -148,16 +159,16 @@ def test_files_that_are_no_prior(images, tmp_path, content, message):
     path = tmp_path / "rows.npy"
     path.write_bytes(content) if isinstance(content, bytes) else np.save(path, content)
     with pytest.raises(ValueError, match=message):
-        prior_rows(f"file:{path}", images, cache=tmp_path / "cache")
+        prior(f"file:{path}", images, cache=tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
 
 
 def test_a_missing_file_and_an_archive(images, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no prior at .*rows\.npy"):
-        prior_rows(f"file:{tmp_path / 'rows.npy'}", images, cache=tmp_path)
+        prior(f"file:{tmp_path / 'rows.npy'}", images, cache=tmp_path)
     np.savez(tmp_path / "rows.npz", rows=np.ones((120, 3)))
     with pytest.raises(ValueError, match="is no single array of numbers"):
-        prior_rows(f"file:{tmp_path / 'rows.npz'}", images, cache=tmp_path)
+        prior(f"file:{tmp_path / 'rows.npz'}", images, cache=tmp_path)
 
 
 # --- encoders
@@ -167,14 +178,14 @@ def test_a_backbone_of_a_run(images, tmp_path):
     torch.manual_seed(0)
     backbone = Backbone("small_resnet", channels=1, image_size=24).eval()
     (tmp_path / "run").mkdir()
-    save_backbone(backbone, tmp_path / "run" / FILE)
-    rows = prior_rows(f"run:{tmp_path / 'run'}", images, cache=tmp_path / "cache", width=256)
+    save_backbone(backbone, tmp_path / "run" / BACKBONE)
+    rows = prior(f"run:{tmp_path / 'run'}", images, cache=tmp_path / "cache", width=256)
     with torch.no_grad():
         features = backbone(scaled(images, 24)).numpy()
-    np.testing.assert_allclose(raw_rows(tmp_path / "cache", images), features, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(raw_features(tmp_path / "cache", images), features, rtol=1e-4, atol=1e-5)
     same_distances(rows, features)
     with pytest.raises(ValueError, match="takes 1 channels, the images have 3"):
-        prior_rows(f"run:{tmp_path / 'run'}", some(images, 4, channels=3), cache=tmp_path / "cache")
+        prior(f"run:{tmp_path / 'run'}", some(images, 4, channels=3), cache=tmp_path / "cache")
 
 
 def features_of(model: nn.Module, x: torch.Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> np.ndarray:
@@ -195,9 +206,9 @@ def test_the_packaged_efficientnet(images, tmp_path, channels):
     model.load_state_dict({name: given[theirs] for name, theirs in paired}, strict=True)
 
     part = some(images, 10, channels)
-    rows = prior_rows("timm:tf_efficientnet_lite0", part, cache=tmp_path, size=64, width=2000)
+    rows = prior("timm:tf_efficientnet_lite0", part, cache=tmp_path, size=64, width=2000)
     features = features_of(model, scaled(part, 64), mean=(0.5,) * 3, std=(0.5,) * 3)
-    np.testing.assert_allclose(raw_rows(tmp_path, part), features, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(raw_features(tmp_path, part), features, rtol=1e-4, atol=1e-4)
     same_distances(rows, features)
 
 
@@ -207,9 +218,9 @@ def test_local_weights(images, tmp_path):
     save_file(model.state_dict(), tmp_path / "w.safetensors")
     model.reset_classifier(0)
     part = some(images, 10)
-    prior_rows("timm:test_resnet", part, cache=tmp_path, weights=tmp_path / "w.safetensors", size=40)
+    prior("timm:test_resnet", part, cache=tmp_path, weights=tmp_path / "w.safetensors", size=40)
     expected = features_of(model, scaled(part, 40), model.default_cfg["mean"], model.default_cfg["std"])
-    np.testing.assert_allclose(raw_rows(tmp_path, part), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(raw_features(tmp_path, part), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_model_sees_images_of_its_own_size(images, tmp_path):
@@ -217,18 +228,18 @@ def test_a_model_sees_images_of_its_own_size(images, tmp_path):
     model = timm.create_model("test_resnet", num_classes=0)
     save_file(model.state_dict(), tmp_path / "w.safetensors")
     part = some(images, 2, channels=3)
-    prior_rows("timm:test_resnet", part, cache=tmp_path, weights=tmp_path / "w.safetensors")
+    prior("timm:test_resnet", part, cache=tmp_path, weights=tmp_path / "w.safetensors")
     side = model.default_cfg["input_size"][-1]
     expected = features_of(model, scaled(part, side), model.default_cfg["mean"], model.default_cfg["std"])
-    np.testing.assert_allclose(raw_rows(tmp_path, part), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(raw_features(tmp_path, part), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_weights_are_never_fetched_silently(images, tmp_path, monkeypatch):
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    with pytest.raises(ValueError, match="timm:test_resnet are not on this machine: fetch them with --download, or"):
-        prior_rows("timm:test_resnet", some(images, 2), cache=tmp_path)
+    with pytest.raises(ValueError, match="timm:test_resnet are not on this machine: download them with --download, or"):
+        prior("timm:test_resnet", some(images, 2), cache=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -243,12 +254,12 @@ def test_weights_are_never_fetched_silently(images, tmp_path, monkeypatch):
 )
 def test_a_prior_that_is_none(images, tmp_path, spec, message):
     with pytest.raises(ValueError, match=message):
-        prior_rows(spec, images, cache=tmp_path)
+        prior(spec, images, cache=tmp_path)
 
 
 def test_a_run_that_is_not_there(images, tmp_path):
     with pytest.raises(FileNotFoundError, match="no backbone at"):
-        prior_rows(f"run:{tmp_path}", images, cache=tmp_path)
+        prior(f"run:{tmp_path}", images, cache=tmp_path)
 
 
 def test_a_transformer_takes_images_of_another_size(images, tmp_path):
@@ -256,7 +267,7 @@ def test_a_transformer_takes_images_of_another_size(images, tmp_path):
     model = timm.create_model("test_vit", num_classes=0)
     save_file(model.state_dict(), tmp_path / "w.safetensors")
     part, side = some(images, 10), model.default_cfg["input_size"][-1] // 2
-    prior_rows("timm:test_vit", part, cache=tmp_path, weights=tmp_path / "w.safetensors", size=side)
+    prior("timm:test_vit", part, cache=tmp_path, weights=tmp_path / "w.safetensors", size=side)
     model.set_input_size(img_size=side)
     expected = features_of(model, scaled(part, side), model.default_cfg["mean"], model.default_cfg["std"])
-    np.testing.assert_allclose(raw_rows(tmp_path, part), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(raw_features(tmp_path, part), expected, rtol=1e-4, atol=1e-5)

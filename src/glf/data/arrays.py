@@ -1,44 +1,76 @@
 """Images that are arrays already: .npz and .npy files, and the idx files of the MNIST family."""
 
 import gzip
+import hashlib
+import io
 import zipfile
 import zlib
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
-from glf.data.images import MissingSplit
+from glf.data.source import MissingSplit, Source
 
 Loaded = TypeVar("Loaded")
 
-# split -> the names of its images and labels, for each convention in use; the first that is found counts
+# split -> names of its images and labels, for each convention in use; the first one found in the file counts
 CONVENTIONS: tuple[dict[str, tuple[str, str]], ...] = (
     {"train": ("train_images", "train_labels"), "test": ("test_images", "test_labels")},
     {"train": ("x_train", "y_train"), "test": ("x_test", "y_test")},
     {"train": ("images", "labels"), "test": ("test_images", "test_labels")},
 )
-BROKEN = (
-    ValueError,
-    EOFError,
-    zipfile.BadZipFile,
-    zlib.error,
-)  # what numpy raises on a file that is no array
+INVALID = (ValueError, EOFError, zipfile.BadZipFile, zlib.error)  # raised by numpy for a file that is not an array
+BLOCK = 1024  # images hashed at a time, so that a memory-mapped array never has to fit in memory
 
 
-class Arrays(NamedTuple):
-    """One split of a set of arrays."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Arrays(Source):
+    """One split of a data set that is an array of pixels."""
 
     pixels: NDArray[np.uint8]  # (image, height, width, channel)
-    targets: NDArray[np.int64]  # (image,), -1 where there is no label
+    targets: NDArray[np.int64]
     classes: tuple[str, ...]
+
+    @cached_property
+    def key(self) -> str:
+        return array_key(self.pixels)
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def name(self, i: int) -> str:
+        return str(i)
+
+    def read(self, i: int) -> bytes:
+        """Return image ``i`` as a PNG file."""
+        return as_png(self.pixels[i])
+
+
+def array_key(pixels: NDArray[np.uint8]) -> str:
+    """Return 16 hex digits: a hash of the array's shape and of all its bytes."""
+    digest = hashlib.blake2b(repr(pixels.shape).encode(), digest_size=8)
+    for start in range(0, len(pixels), BLOCK):
+        digest.update(np.ascontiguousarray(pixels[start : start + BLOCK]).data)
+    return digest.hexdigest()
+
+
+def as_png(pixels: NDArray[np.uint8]) -> bytes:
+    """Return one image (height, width, channel) as a PNG file."""
+    file = io.BytesIO()
+    Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(file, "PNG")
+    return file.getvalue()
 
 
 def read_npz(path: Path, split: str) -> Arrays:
-    """One split of an .npz file; an array of strings ``classes``, if there is one, names them."""
+    """Read one split of an .npz file (``all`` is ``train``); an array of strings ``classes`` names the labels."""
+    split = "train" if split == "all" else split
     try:
-        with _loaded(path, np.lib.npyio.NpzFile) as archive:
+        with _load(path, np.lib.npyio.NpzFile) as archive:
             names = next((c for c in CONVENTIONS if c["train"][0] in archive), None)
             if names is None:
                 expected = ", ".join(repr(c["train"][0]) for c in CONVENTIONS)
@@ -49,33 +81,33 @@ def read_npz(path: Path, split: str) -> Arrays:
             images, labels = names[split]
             pixels = as_pixels(archive[images])
             if labels not in archive:
-                return Arrays(pixels, np.full(len(pixels), -1, np.int64), ())
+                return Arrays(pixels=pixels, targets=np.full(len(pixels), -1, np.int64), classes=())
             targets = as_targets(archive[labels], len(pixels))
             if "classes" in archive:
                 classes = tuple(str(name) for name in archive["classes"])
                 if len(targets) and targets.max() >= len(classes):
                     raise ValueError(f"label {targets.max()}, but only {len(classes)} classes")
-            else:  # as many in each split, even where one lacks the last class
+            else:  # counted over both splits, because one may lack the last class
                 tops = [int(archive[n].max()) for _, n in names.values() if n in archive and archive[n].size]
                 classes = tuple(str(i) for i in range(max(tops) + 1))
-            return Arrays(pixels, targets, classes)
-    except BROKEN as error:
+            return Arrays(pixels=pixels, targets=targets, classes=classes)
+    except INVALID as error:
         raise ValueError(f"{path} is not an .npz file of images: {error}") from error
 
 
 def read_npy(path: Path, split: str) -> Arrays:
-    """An .npy file as an unlabelled training split; memory-mapped if it is uint8 with the channels last."""
-    if split != "train":
+    """Read an .npy file as an unlabelled training split; memory-mapped if it is uint8 with the channels last."""
+    if split not in ("train", "all"):
         raise MissingSplit(f"{path} has no split {split!r}, it has train")
     try:
-        pixels = as_pixels(_loaded(path, np.ndarray))
-    except BROKEN as error:
+        pixels = as_pixels(_load(path, np.ndarray))
+    except INVALID as error:
         raise ValueError(f"{path} is not an .npy file of images: {error}") from error
-    return Arrays(pixels, np.full(len(pixels), -1, np.int64), ())
+    return Arrays(pixels=pixels, targets=np.full(len(pixels), -1, np.int64), classes=())
 
 
-def _loaded(path: Path, kind: type[Loaded]) -> Loaded:
-    """numpy's reader, which goes by the content and not by the ending, so a renamed file is another kind."""
+def _load(path: Path, kind: type[Loaded]) -> Loaded:
+    """Load with numpy, which goes by the content: a renamed file may turn out to be of another kind."""
     found = np.load(path, mmap_mode="r", allow_pickle=False)
     if not isinstance(found, kind):
         raise ValueError(f"its content is that of another kind of file, {type(found).__name__}")
@@ -83,7 +115,7 @@ def _loaded(path: Path, kind: type[Loaded]) -> Loaded:
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
-    """An array of bytes in the idx format of MNIST, gzipped or not."""
+    """Read an array of bytes in MNIST's idx format, gzipped or not."""
     data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     if data[:3] != b"\x00\x00\x08" or len(data) < 4 + 4 * data[3]:
         raise ValueError(f"{path} is not an idx file of bytes: it begins with {data[:4]!r}")
@@ -95,7 +127,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
 
 
 def as_pixels(array: NDArray[Any]) -> NDArray[np.uint8]:
-    """Images in any customary layout as uint8 (image, height, width, channel)."""
+    """Return images in any common layout as uint8 (image, height, width, channel)."""
     if array.ndim == 3:
         array = array[..., None]
     if array.ndim != 4 or (array.shape[3] not in (1, 3) and array.shape[1] not in (1, 3)):
@@ -118,7 +150,7 @@ def as_pixels(array: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def as_targets(labels: NDArray[Any], count: int) -> NDArray[np.int64]:
-    """Integer labels, (n,) or (n, 1), as int64 (n,); -1 says that there is none."""
+    """Return integer labels (n,) or (n, 1) as int64 (n,); -1 means no label."""
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.shape != (count,) or not np.issubdtype(labels.dtype, np.integer):

@@ -1,11 +1,9 @@
-"""How many processes read the images, which depends on where these live."""
-# MERGED DOCS:
-# | """From stored images to batches: which rows, in which order, read how."""
+"""Batches of an image set: which images in which order, read by how many worker processes."""
 
 import shutil
 import signal
 from collections.abc import Iterator
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -13,66 +11,59 @@ from jaxtyping import UInt8
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from glf.data.images import ImageSet, Storage, bytes_per_image, memmap_handle, open_memmap
+from glf.data.images import ImageSet, Storage
 from glf.device import MAX_WORKERS, cores
 from glf.types import Batch
 
 
-@runtime_checkable
-class Placed(Protocol):
-    """Whatever has a place that its images are read from."""
+class EpochBatches(Sampler[np.ndarray]):
+    """Batches of one epoch: a permutation that depends on seed and epoch only, so that a run can be resumed.
 
-    @property
-    def storage(self) -> Storage: ...
-
-
-def room() -> int:
-    """Bytes of batches that may wait in shared memory: half of what is free, which in a container is often 32 MB."""
-    try:
-        return min(2 * 2**30, shutil.disk_usage("/dev/shm").free // 2)
-    except OSError:  # macOS and Windows share memory by other means
-        return 2 * 2**30
-
-
-def worker_count(images: Placed, asked: int | None, *, gpu: bool, processes: int = 1, batch_bytes: int = 0) -> int:
-    """What was asked for, or else what suits the place where the images live.
-
-    Indexing memory is faster than the hand-over from another process. Memory-mapped images may come from the
-    disk: a GPU should not wait for that, while a CPU that trains has no core to spare. Decoding takes every
-    core that this process has for itself, next to the others of this node. There are no more workers than batches
-    fit into shared memory, and none if not even one does.
+    The global batch does not depend on the number of processes: each takes a part of it, in the order of their ranks,
+    so that gathered batches have the order of one process. The last, incomplete batch of an epoch is dropped: batch
+    statistics should not depend on a remainder.
     """
-    if asked is not None:
-        if asked < 0:
-            raise ValueError(f"workers must be 0 or more, got {asked}")
-        return asked
-    if images.storage in ("decoded", "streamed"):
-        count = max(1, min(MAX_WORKERS, cores() // max(1, processes)))
-    else:
-        count = min(2, cores()) if images.storage == "memory-mapped" and gpu else 0
-    return min(count, room() // max(1, batch_bytes * max(1, processes)))
 
+    def __init__(self, indices: np.ndarray, batch_size: int, seed: int, rank: int = 0, world: int = 1) -> None:
+        if batch_size > len(indices):
+            raise ValueError(
+                f"a batch of {batch_size} is larger than the data ({len(indices)} training images): lower --batch-size"
+            )
+        if batch_size % world:
+            raise ValueError(f"a global batch of {batch_size} cannot be shared by {world} processes")
+        self.indices, self.batch_size, self.seed, self.rank, self.world = indices, batch_size, seed, rank, world
+        self.epoch = 0
+        self.first = (0, 0)  # an epoch and its first batch
 
-def described(images: Placed, workers: int) -> str:
-    """Where the images live and who reads them, in the words of a run's first lines."""
-    readers = f"{workers} worker{'s' if workers > 1 else ''}" if workers else "the training process"
-    if images.storage == "decoded":
-        return f"decoded at every epoch by {readers}"
-    if images.storage == "streamed":
-        return f"streamed by {readers}"
-    return f"{images.storage}, read by {readers}" if workers else images.storage
+    def begin(self, epoch: int, batch: int) -> None:
+        """Resume in this epoch with this batch; later epochs begin with their first."""
+        self.epoch, self.first = epoch, (epoch, batch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by Lightning at the start of every epoch."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.indices) // self.batch_size
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        order = np.random.default_rng([self.seed, self.epoch]).permutation(self.indices)
+        own = self.batch_size // self.world
+        for batch in range(self.first[1] if self.epoch == self.first[0] else 0, len(self)):
+            start = batch * self.batch_size + self.rank * own
+            yield order[start : start + own]
 
 
 class BatchReader(Dataset[Batch]):
-    """A whole batch per look-up: indexing an array once beats collating its rows one by one."""
+    """Reads a whole batch at a time: indexing an array once is faster than collating its images one by one."""
 
     def __init__(self, images: ImageSet, prior: np.ndarray | None = None) -> None:
         if prior is not None and len(prior) != len(images):
-            raise ValueError(f"the prior has {len(prior)} rows, the data {len(images)} images")
+            raise ValueError(f"the prior has features of {len(prior)} images, the data {len(images)} images")
         self.images, self.prior = images, prior
 
     def __getstate__(self) -> dict[str, Any]:
-        """For a worker that is started anew, as everywhere but on Linux, rather than forked."""
+        """Pickle memory-mapped arrays as handles, for workers that are spawned (everywhere but on Linux)."""
         images = {name: memmap_handle(value) for name, value in vars(self.images).items()}
         return {"images": images, "prior": memmap_handle(self.prior)}
 
@@ -80,68 +71,62 @@ class BatchReader(Dataset[Batch]):
         self.images = ImageSet(**{name: open_memmap(value) for name, value in state["images"].items()})
         self.prior = open_memmap(state["prior"])
 
-    def __getitem__(self, rows: np.ndarray) -> Batch:
+    def __getitem__(self, indices: np.ndarray) -> Batch:
         return Batch(
-            images=to_tensor(self.images.pixels[rows]),
-            target=torch.from_numpy(self.images.targets[rows]),
-            indices=torch.from_numpy(rows),
-            prior=None if self.prior is None else torch.from_numpy(np.ascontiguousarray(self.prior[rows])),
+            images=to_tensor(self.images.pixels[indices]),
+            target=torch.from_numpy(self.images.targets[indices]),
+            indices=torch.from_numpy(indices),
+            prior=None if self.prior is None else torch.from_numpy(np.ascontiguousarray(self.prior[indices])),
         )
 
 
-class EpochBatches(Sampler[np.ndarray]):
-    """Batches of one epoch: a permutation that depends on the seed and the epoch alone, so a run can be resumed.
+def to_tensor(
+    pixels: UInt8[np.ndarray, "batch height width channel"],
+) -> UInt8[Tensor, "batch channel height width"]:
+    """Return the same bytes as a tensor in torch's channels-last layout, which convolutions prefer."""
+    return torch.from_numpy(np.ascontiguousarray(pixels)).permute(0, 3, 1, 2)
 
-    The global batch is the same however many processes share it: each takes a part of it, in the order of their
-    ranks, so that what they gather has the order of one process. The last, incomplete batch of an epoch is left out:
-    statistics of a batch should not depend on a remainder.
+
+class MappedFile(NamedTuple):
+    """Where a memory-mapped array is in its file."""
+
+    path: str
+    offset: int
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def memmap_handle(value: Any) -> Any:
+    """Return a memory-mapped array as the place of its file, to be sent to another process; anything else unchanged.
+
+    Pickling the array itself would read and send all of it, once per worker.
     """
+    if not isinstance(value, np.memmap) or value.filename is None or not value.flags.c_contiguous:
+        return value
+    whole: Any = value
+    while isinstance(whole.base, np.ndarray):  # a slice of a mapped array has the offset of the whole array
+        whole = whole.base
+    skipped = value.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+    return MappedFile(str(value.filename), value.offset + skipped, value.shape, value.dtype.str)
 
-    def __init__(self, rows: np.ndarray, batch_size: int, seed: int, rank: int = 0, world: int = 1) -> None:
-        if batch_size > len(rows):
-            raise ValueError(
-                f"a batch of {batch_size} is larger than the data ({len(rows)} training images): lower --batch-size"
-            )
-        if batch_size % world:
-            raise ValueError(f"a global batch of {batch_size} cannot be shared by {world} processes")
-        self.rows, self.batch_size, self.seed, self.rank, self.world = rows, batch_size, seed, rank, world
-        self.epoch = 0
-        self.begun = (0, 0)
 
-    def begin(self, epoch: int, batch: int) -> None:
-        """Go on in this epoch with this batch; later epochs begin with their first."""
-        self.epoch, self.begun = epoch, (epoch, batch)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Called by Lightning at the start of every epoch."""
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return len(self.rows) // self.batch_size
-
-    def __iter__(self) -> Iterator[np.ndarray]:
-        order = np.random.default_rng([self.seed, self.epoch]).permutation(self.rows)
-        own = self.batch_size // self.world
-        for batch in range(self.begun[1] if self.epoch == self.begun[0] else 0, len(self)):
-            start = batch * self.batch_size + self.rank * own
-            yield order[start : start + own]
+def open_memmap(value: Any) -> Any:
+    """Invert ``memmap_handle``."""
+    if not isinstance(value, MappedFile):
+        return value
+    return np.memmap(value.path, dtype=value.dtype, mode="r", offset=value.offset, shape=value.shape)
 
 
 def image_loader(
-    images: ImageSet,
-    batches: EpochBatches,
-    *,
-    prior: np.ndarray | None,
-    workers: int = 0,
-    pin: bool = False,
+    images: ImageSet, batches: EpochBatches, *, prior: np.ndarray | None, workers: int = 0, pin: bool = False
 ) -> DataLoader[Batch]:
-    """Batches of raw pixels, with each image's row of the prior where there is one.
+    """Return a loader of raw pixels, with the prior's features of each image if there are any.
 
-    A worker prepares whole batches, up to four ahead, fewer where those are large: a container's shared memory is
-    often small, and what waits longer does not come sooner. (torch gives each worker one thread.)
+    A worker prepares whole batches, up to four ahead, fewer if they are large: a container's shared memory is often
+    small, and more waiting batches do not help. (torch gives each worker one thread.)
     """
-    batch_bytes = batches.batch_size // batches.world * bytes_per_image(images)
-    ahead = max(1, min(4, room() // max(1, workers * batch_bytes)))
+    batch_bytes = batches.batch_size // batches.world * images.bytes_per_image
+    ahead = max(1, min(4, shared_memory() // max(1, workers * batch_bytes)))
     return DataLoader(
         BatchReader(images, prior),
         sampler=batches,
@@ -155,13 +140,51 @@ def image_loader(
 
 
 def ignore_signals(worker: int) -> None:
-    """Ctrl-C and a batch system's SIGTERM reach all processes of a group: the one that trains saves its state first."""
+    """Ignore Ctrl-C and SIGTERM, which reach all processes of a group: the training process saves its state first."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 
 
-def to_tensor(
-    pixels: UInt8[np.ndarray, "batch height width channel"],
-) -> UInt8[Tensor, "batch channel height width"]:
-    """The same bytes with the channels named first: torch's channels-last layout, which convolutions prefer."""
-    return torch.from_numpy(np.ascontiguousarray(pixels)).permute(0, 3, 1, 2)
+@runtime_checkable
+class Stored(Protocol):
+    """Anything that says where its images are stored: an image set or a stream of shards."""
+
+    @property
+    def storage(self) -> Storage: ...
+
+
+def shared_memory() -> int:
+    """Return the bytes of shared memory that batches may take: half of the free ones (a container often has 64 MB)."""
+    try:
+        return min(2 * 2**30, shutil.disk_usage("/dev/shm").free // 2)
+    except OSError:  # macOS and Windows share memory by other means
+        return 2 * 2**30
+
+
+def worker_count(images: Stored, given: int | None, *, gpu: bool, processes: int = 1, batch_bytes: int = 0) -> int:
+    """Return the number of worker processes: as given, or what suits the storage of the images.
+
+    Images in memory need none: indexing is faster than handing over from another process. Memory-mapped images may
+    come from the disk: a GPU should not wait for that, while training on a CPU leaves no core to spare. Decoding takes
+    all cores of this process, shared with the other processes of the node. There are no more workers than batches that
+    fit into shared memory.
+    """
+    if given is not None:
+        if given < 0:
+            raise ValueError(f"workers must be 0 or more, got {given}")
+        return given
+    if images.storage in ("decoded", "streamed"):
+        count = max(1, min(MAX_WORKERS, cores() // max(1, processes)))
+    else:
+        count = min(2, cores()) if images.storage == "memory-mapped" and gpu else 0
+    return min(count, shared_memory() // max(1, batch_bytes * max(1, processes)))
+
+
+def describe_storage(images: Stored, workers: int) -> str:
+    """Return in words where the images are stored and how many workers read them."""
+    readers = f"{workers} worker{'s' if workers > 1 else ''}" if workers else "the training process"
+    if images.storage == "decoded":
+        return f"decoded at every epoch by {readers}"
+    if images.storage == "streamed":
+        return f"streamed by {readers}"
+    return f"{images.storage}, read by {readers}" if workers else images.storage

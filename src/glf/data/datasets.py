@@ -1,18 +1,21 @@
-"""The data sets known by name, read in the layout in which they are published."""
+"""Data sets known by name, read in the layout in which they are published."""
 
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from importlib.resources import as_file
 from importlib.resources import files as resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from glf.data.arrays import Arrays, as_pixels, as_targets, read_idx, read_npz
-from glf.data.files import Files, find
+from glf.data.files import Files, list_files
+from glf.data.source import Source
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")  # where Debian's package dataset-fashion-mnist puts it
-FASHION = (
+FASHION_CLASSES = (
     "T-shirt/top",
     "Trouser",
     "Pullover",
@@ -24,61 +27,38 @@ FASHION = (
     "Bag",
     "Ankle boot",
 )
-TORCHVISION = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "stl10": "STL10"}
-BY_HAND = {
-    "tiny-imagenet": (
-        "tiny-imagenet-200",
-        "unpack tiny-imagenet-200.zip, of Stanford's course CS231n, there: train/<wnid>/images/*.JPEG, "
-        "val/images/*.JPEG and val/val_annotations.txt",
-    ),
-    "imagenet100": (
-        "imagenet100",
-        "copy or link the hundred class folders of ImageNet there: train/<wnid>/*.JPEG and val/<wnid>/*.JPEG",
-    ),
-    "imagenet": (
-        "imagenet",
-        "get ILSVRC2012 from image-net.org and sort it into train/<wnid>/*.JPEG and val/<wnid>/*.JPEG",
-    ),
-}
 
 
-def read_published(name: str, split: str, *, root: Path, download: bool) -> Arrays | Files:
-    """One split of the set of that name below ``root``; only ``download`` ever makes it use the network."""
-    if name == "fashion-mini":
-        with as_file(resources("glf.data") / "embedded" / "fashion_mini.npz") as path:
-            return read_npz(path, split)
-    if name == "fashion-mnist":
-        return _fashion_mnist(split, root, download)
-    if name in TORCHVISION:
-        return _torchvision(name, split, root, download)
-    folder, how = BY_HAND[name]
-    if not (root / folder / "train").is_dir():
-        raise FileNotFoundError(
-            f"{name}: there is no {root / folder / 'train'}. It cannot be downloaded automatically: {how}."
-        )
-    if name == "tiny-imagenet":
-        return read_tiny_imagenet(root / folder, split)
-    return find(root / folder, split, test_folders=("val",))  # ImageNet's own test folder has no labels
+class Dataset(NamedTuple):
+    """A named data set. ``read(split, root, download)`` uses the network only if ``download`` is true."""
+
+    about: str
+    read: Callable[[str, Path, bool], Source]
 
 
 def is_tiny_imagenet(folder: Path) -> bool:
-    """Whether the validation labels are where Tiny ImageNet has them, and only it."""
+    """Whether the validation labels are where only Tiny ImageNet has them."""
     return (folder / "val" / "val_annotations.txt").is_file()
 
 
 def read_tiny_imagenet(folder: Path, split: str) -> Files:
-    """Tiny ImageNet; the test split is its val, labelled by a text file: its own test has no labels."""
-    train = find(folder, "train", test_folders=())
+    """Read Tiny ImageNet. Its test split here is its ``val``, labelled by a text file: its own test has no labels."""
+    train = list_files(folder, "train", test_folders=())
     if split == "train":
         return train
-    files = find(folder, "test", test_folders=("val",))
-    listing = folder / "val" / "val_annotations.txt"
-    wnids = dict(line.split("\t")[:2] for line in listing.read_text().splitlines())
+    files = list_files(folder, "test", test_folders=("val",))
+    annotations = folder / "val" / "val_annotations.txt"
+    wnids = dict(line.split("\t")[:2] for line in annotations.read_text().splitlines())
     names = [wnids.get(Path(entry.name).name, "") for entry in files.entries]
     for entry, name in zip(files.entries, names, strict=True):
         if name not in train.classes:
-            raise ValueError(f"{listing} gives {entry.name} the class {name!r}, which is none of train's")
-    return files.labelled(names, list(train.classes))
+            raise ValueError(f"{annotations} gives {entry.name} the class {name!r}, which train does not have")
+    return files.with_labels(names, list(train.classes))
+
+
+def _fashion_mini(split: str, root: Path, download: bool) -> Arrays:
+    with as_file(resources("glf.data") / "embedded" / "fashion_mini.npz") as path:
+        return read_npz(path, split)
 
 
 def _fashion_mnist(split: str, root: Path, download: bool) -> Arrays:
@@ -95,11 +75,12 @@ def _fashion_mnist(split: str, root: Path, download: bool) -> Arrays:
             "--download fetches it; so does Debian's package dataset-fashion-mnist."
         )
     pixels = as_pixels(read_idx(found[0]))
-    return Arrays(pixels, as_targets(read_idx(found[1]), len(pixels)), FASHION)
+    targets = as_targets(read_idx(found[1]), len(pixels))
+    return Arrays(pixels=pixels, targets=targets, classes=FASHION_CLASSES)
 
 
 def _idx_pair(folders: tuple[Path, ...], names: tuple[str, str]) -> tuple[Path, Path] | None:
-    """The files of images and labels in the first folder that has both."""
+    """Return the files of images and labels in the first folder that has both."""
     for folder in folders:
         for ending in ("", ".gz"):
             images, labels = (folder / (name + ending) for name in names)
@@ -108,20 +89,76 @@ def _idx_pair(folders: tuple[Path, ...], names: tuple[str, str]) -> tuple[Path, 
     return None
 
 
-def _torchvision(name: str, split: str, root: Path, download: bool) -> Arrays:
-    kind: Any = getattr(import_module("torchvision.datasets"), TORCHVISION[name])
+def _torchvision(kind: str, split: str, root: Path, download: bool) -> Arrays:
+    """Read CIFAR10, CIFAR100 or STL10 with torchvision."""
+    dataset: Any = getattr(import_module("torchvision.datasets"), kind)
     which: dict[str, Any] = {"train": split == "train"}
-    if name == "stl10":
+    if kind == "STL10":
         which = {"split": "train+unlabeled" if split == "train" else "test"}
     try:
-        found = kind(str(root), **which, download=download)
+        found = dataset(str(root), **which, download=download)
     except RuntimeError as error:
         if download:
-            raise  # it says what went wrong on the way
+            raise  # its message says what went wrong
         raise FileNotFoundError(
-            f"{name}: no intact {root / kind.base_folder} ({error}). --download fetches it."
+            f"{kind.lower()}: no intact {root / dataset.base_folder} ({error}). --download fetches it."
         ) from error
-    targets = np.asarray(found.labels if name == "stl10" else found.targets)
+    targets = np.asarray(found.labels if kind == "STL10" else found.targets)
     pixels = as_pixels(np.asarray(found.data))
     classes = tuple(getattr(found, "classes", ())) or tuple(str(i) for i in range(targets.max() + 1))
-    return Arrays(pixels, as_targets(targets, len(pixels)), classes)
+    return Arrays(pixels=pixels, targets=as_targets(targets, len(pixels)), classes=classes)
+
+
+def _by_hand(
+    folder: str, how: str, read: Callable[[Path, str], Source], split: str, root: Path, download: bool
+) -> Source:
+    """Read image files that the user has put into ``root / folder``."""
+    if not (root / folder / "train").is_dir():
+        raise FileNotFoundError(f"there is no {root / folder / 'train'}, and it cannot be downloaded: {how}.")
+    return read(root / folder, split)
+
+
+def _imagenet(folder: Path, split: str) -> Files:
+    return list_files(folder, split, test_folders=("val",))  # ImageNet's own test folder has no labels
+
+
+DATASETS = {
+    "fashion-mini": Dataset(
+        "12,000 images of Fashion-MNIST, 28 px grey, 10 classes; part of this package", _fashion_mini
+    ),
+    "fashion-mnist": Dataset("Fashion-MNIST: 60,000 + 10,000 images, 28 px grey, 10 classes", _fashion_mnist),
+    "cifar10": Dataset("CIFAR-10: 50,000 + 10,000 images, 32 px, 10 classes", partial(_torchvision, "CIFAR10")),
+    "cifar100": Dataset("CIFAR-100: 50,000 + 10,000 images, 32 px, 100 classes", partial(_torchvision, "CIFAR100")),
+    "stl10": Dataset(
+        "STL-10: 5,000 labelled and 100,000 unlabelled + 8,000 images, 96 px, 10 classes",
+        partial(_torchvision, "STL10"),
+    ),
+    "tiny-imagenet": Dataset(
+        "Tiny ImageNet: 100,000 + 10,000 images, 64 px, 200 classes; not downloadable",
+        partial(
+            _by_hand,
+            "tiny-imagenet-200",
+            "unpack tiny-imagenet-200.zip, of Stanford's course CS231n, there: train/<wnid>/images/*.JPEG, "
+            "val/images/*.JPEG and val/val_annotations.txt",
+            read_tiny_imagenet,
+        ),
+    ),
+    "imagenet100": Dataset(
+        "a hundred classes of ImageNet: about 129,000 + 5,000 photos; not downloadable",
+        partial(
+            _by_hand,
+            "imagenet100",
+            "copy or link the hundred class folders of ImageNet there: train/<wnid>/*.JPEG and val/<wnid>/*.JPEG",
+            _imagenet,
+        ),
+    ),
+    "imagenet": Dataset(
+        "ImageNet (ILSVRC2012): 1,281,167 + 50,000 photos, 1,000 classes; not downloadable",
+        partial(
+            _by_hand,
+            "imagenet",
+            "get ILSVRC2012 from image-net.org and sort it into train/<wnid>/*.JPEG and val/<wnid>/*.JPEG",
+            _imagenet,
+        ),
+    ),
+}

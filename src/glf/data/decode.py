@@ -1,6 +1,7 @@
-"""The bytes of one image file -> upright uint8 pixels without alpha, grey or RGB."""
-# MERGED DOCS:
-# | """What every image of a set of files is brought to: one side, one number of channels."""
+"""Decode an image file to uint8 pixels: upright, without alpha, grey or RGB; and the size that all images of a set get.
+
+Images of one small square size keep it. Any others become squares with a margin around the crop that training uses.
+"""
 
 import contextlib
 import io
@@ -31,34 +32,37 @@ EXTENSIONS = (
     ".avif",
     ".jp2",
 )
-TILE_WIDTH, TILE_HEIGHT, PHOTOMETRIC = 322, 323, 262  # TIFF's numbers for them
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
+TILE_WIDTH, TILE_HEIGHT, PHOTOMETRIC = 322, 323, 262  # TIFF tags
+VERSION = 4  # raise it whenever the same file would be decoded to other pixels: caches are keyed by it
 
+SMALL = 112  # px; images up to this side count as small: they keep their size, and backbones get another stem
+DEFAULT_CROP = 224  # px of the crop if none is given
+KEPT = 96  # px up to which squares of one size are kept if no crop is given
 
-LARGE = 2**24  # pixels from which on images are decoded one at a time, whatever the number of threads
+LARGE = 2**24  # pixels above which images are decoded one at a time, whatever the number of threads
 _one_at_a_time = threading.Lock()
 
 
 def decode(data: bytes, *, side: int | None = None, least: int | None = None) -> NDArray[np.uint8]:
-    """Pixels (height, width, channel) of an image; with ``side``, of its central square resized to that.
+    """Return pixels (height, width, channel) of an image; with ``side``, of its central square resized to that side.
 
-    One channel if the image is grey, else three. EXIF orientation is applied, transparency becomes white,
-    16-bit grey is scaled to 8 bits, of an animation the first frame is taken. A JPEG that has more than twice ``side``,
-    or more than twice ``least``, is decoded at a fraction of its size. Raises whatever is wrong with the bytes: PIL's
-    plugins raise almost any exception on a broken file.
+    One channel if the image is grey, else three. EXIF orientation is applied, transparency becomes white, 16-bit grey
+    is scaled to 8 bits, and an animation gives its first frame. A JPEG of more than twice ``side``, or more than twice
+    ``least``, is decoded at a fraction of its size. A broken file may raise any exception: PIL's plugins do.
     """
     if not data:
         raise ValueError("empty file")
     image = _opened(data)
     full, wanted = image.size, side or least
     if wanted is not None:
-        # A JPEG is decoded at 1/2, 1/4 or 1/8 of its size when that leaves at least twice what is wanted, so
-        # that the filter below still does the last halving and the result hardly differs.
+        # A JPEG is decoded at 1/2, 1/4 or 1/8 of its size if that leaves at least twice the wanted side: the filter
+        # below still does the last halving, so the result hardly differs.
         image.draft(None, (2 * wanted, 2 * wanted))
     _check_sizes(image, full)
     with _one_at_a_time if _is_large(image, full) else contextlib.nullcontext():
         image.load()
-        with contextlib.suppress(Exception):  # the pixels are fine: a broken EXIF block is no reason to lose them
+        with contextlib.suppress(Exception):  # a broken EXIF block is no reason to lose good pixels
             ImageOps.exif_transpose(image, in_place=True)
         image = _flat(image)
         pixels = np.asarray(image)
@@ -67,26 +71,26 @@ def decode(data: bytes, *, side: int | None = None, least: int | None = None) ->
 
 
 def header_size(data: bytes) -> tuple[int, int]:
-    """Width and height as the file's header has them, before EXIF turns the image."""
+    """Return width and height from the file's header, before EXIF orientation."""
     return _opened(data).size
 
 
 def _opened(data: bytes) -> Image.Image:
-    """The image's header."""
+    """Read the image's header."""
     try:
         return Image.open(io.BytesIO(data), formats=_formats())
-    except UnidentifiedImageError:  # its own message is the address of a buffer
+    except UnidentifiedImageError:  # its message is the address of a buffer
         raise ValueError(f"not an image in a format among {', '.join(_formats())}") from None
-    except Image.DecompressionBombError:  # its own message has another limit than ours below
+    except Image.DecompressionBombError:  # its message names another limit than the one below
         raise ValueError(f"more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels") from None
 
 
 def _check_sizes(image: Image.Image, full: tuple[int, int]) -> None:
-    """Raises where decoding would take more memory than the largest image that is allowed: PIL's MAX_IMAGE_PIXELS.
+    """Raise ValueError if decoding would take more memory than the largest allowed image, PIL's MAX_IMAGE_PIXELS.
 
-    PIL itself raises only at twice that and warns below. A filter that turns warnings into errors is shared by all
-    threads, so the limit is checked here. It is one of what is decoded: a JPEG's fraction counts, unless it is
-    progressive, because then its coefficients are held whole. A TIFF may claim tiles far larger than its image.
+    PIL raises only at twice that and warns below; a filter that turns warnings into errors is shared by all threads,
+    so the limit is checked here. It applies to the decoded size: for a JPEG to the fraction, unless it is progressive,
+    because then all coefficients are in memory. A TIFF may claim tiles far larger than its image.
     """
     limit = Image.MAX_IMAGE_PIXELS
     if limit is not None and math.prod(full if "progressive" in image.info else image.size) > limit:
@@ -98,15 +102,15 @@ def _check_sizes(image: Image.Image, full: tuple[int, int]) -> None:
 
 
 def _is_large(image: Image.Image, full: tuple[int, int]) -> bool:
-    """Whether decoding takes so much memory that two at once may be too many; a JPEG's fraction may hide some."""
+    """Whether two such images at once may take too much memory; a JPEG's fraction may hide some of it."""
     return max(math.prod(image.size), math.prod(full) // 4) > LARGE
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """No warnings of PIL: what matters about a file is either an error or nothing, and there are many files.
+    """Suppress PIL's warnings: one per broken file is too many, and real problems raise errors.
 
-    Around a whole set or a whole batch, not around ``decode``: the filters are shared by all threads.
+    Use it around a whole set or batch, not around ``decode``: warning filters are shared by all threads.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"PIL\b")
@@ -115,13 +119,13 @@ def quiet() -> Iterator[None]:
 
 @cache
 def _formats() -> tuple[str, ...]:
-    """The formats this PIL has. A closed list, because some of PIL's plugins start other programs (EPS)."""
+    """Return the formats this PIL can read. A closed list, because some plugins start other programs (EPS)."""
     Image.init()
     return tuple(name for name in FORMATS if name in Image.OPEN)
 
 
 def _flat(image: Image.Image) -> Image.Image:
-    """To mode L or RGB, what is transparent on white."""
+    """Convert to mode L or RGB, transparent pixels on white."""
     if image.mode == "F" or image.mode.startswith("I"):
         return _eight_bits(image)
     grey = image.mode in ("1", "L", "LA")
@@ -133,14 +137,14 @@ def _flat(image: Image.Image) -> Image.Image:
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """Grey of 16 bits, or floats from 0 to 1, to mode L. Other ranges have no known white, so they raise."""
+    """Convert 16-bit grey, or floats from 0 to 1, to mode L. Other ranges have no known white and raise ValueError."""
     values = np.asarray(image)
     top = 1 if image.mode == "F" else 65535
     low, high = values.min(), values.max()
     if not 0 <= low <= high <= top:
         raise ValueError(f"mode {image.mode} with values from {low} to {high}, expected 0 to {top}")
     grey = np.rint(values * (255 / top)).astype(np.uint8)
-    if getattr(image, "tag_v2", {}).get(PHOTOMETRIC) == 0:  # white is zero, which PIL minds only up to 8 bits
+    if getattr(image, "tag_v2", {}).get(PHOTOMETRIC) == 0:  # white is zero; PIL handles that up to 8 bits
         grey = 255 - grey
     if "transparency" in image.info:
         grey = np.where(values == image.info["transparency"], np.uint8(255), grey)
@@ -148,29 +152,43 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 
 def _square(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
-    """The central square, resized to ``side`` by the bilinear filter, antialiased, as torchvision's Resize has it.
+    """Return the central square, resized to ``side`` (bilinear, antialiased, as torchvision's Resize).
 
-    The same as resizing the short side and then cropping, but a strip of 1 x 10,000 pixels stays small on
-    the way. Its corner is a whole pixel of what was decoded. By torch, which takes half of PIL's time and rounds alike.
+    The same as resizing the short side and then cropping, but a strip of 1 x 10,000 pixels never becomes large. The
+    crop starts at a whole pixel. Resized by torch, which takes half of PIL's time and rounds alike.
     """
     height, width = pixels.shape[:2]
     short = min(height, width)
     top, left = (height - short) // 2, (width - short) // 2
-    square = np.array(pixels[top : top + short, left : left + short])  # a copy: PIL's own bytes are not to be written
+    square = np.array(pixels[top : top + short, left : left + short])  # a copy: PIL's bytes are read-only
     if short == side:
         return square
-    image = torch.from_numpy(square).unsqueeze(0).permute(0, 3, 1, 2)  # strides that say channels last: thrice as fast
+    image = torch.from_numpy(square).unsqueeze(0).permute(0, 3, 1, 2)  # channels-last strides: three times as fast
     resized = F.interpolate(image, (side, side), mode="bilinear", antialias=True, align_corners=False)
     result: NDArray[np.uint8] = resized[0].permute(1, 2, 0).numpy()
     return result
 
 
+def stored_side(crop: int) -> int:
+    """Return the side at which images are stored for a crop: 8/7 of it, as 256 is to 224.
+
+    >>> stored_side(224), stored_side(32)
+    (256, 37)
+    """
+    return round(crop * 8 / 7)
+
+
+def crop_side(stored: int) -> int:
+    """Return the side of the crop for images stored with the margin: 7/8, the inverse of ``stored_side``."""
+    return round(stored * 7 / 8)
+
+
 class StoredSize(NamedTuple):
-    """Side and channels of every image, whether they are stored or decoded again at every epoch."""
+    """Side and channels of every image of a set, whether they are cached or decoded again at every epoch."""
 
     side: int
     channels: int
-    resized: bool  # or all images have this side by themselves
+    resized: bool  # False if all images have this side already
 
     @property
     def nbytes(self) -> int:
@@ -178,25 +196,27 @@ class StoredSize(NamedTuple):
 
 
 class SizeLimits(NamedTuple):
+    """Which images keep their size, and what the others are resized to."""
+
     keep: int  # images of one square size up to this are kept as they are
     full: int  # any others are resized to this
 
 
 def side_limits(size: int | None) -> SizeLimits:
-    """What the crop that training wants means for the images: a margin of 8/7, as 256 is to 224.
+    """Return the limits for a crop of ``size``.
 
     >>> side_limits(32), side_limits(None)
-    (Limits(keep=37, full=37), Limits(keep=96, full=256))
+    (SizeLimits(keep=37, full=37), SizeLimits(keep=96, full=256))
     """
-    full = round((224 if size is None else size) * 8 / 7)
-    return SizeLimits(96 if size is None else full, full)
+    full = stored_side(DEFAULT_CROP if size is None else size)
+    return SizeLimits(KEPT if size is None else full, full)
 
 
 def decode_as(data: bytes, shape: StoredSize | None, limits: SizeLimits | None = None) -> NDArray[np.uint8]:
-    """The image as a set of this shape has it, except that a grey one keeps its one channel.
+    """Decode an image to the side of ``shape``; a grey one keeps its one channel.
 
-    Within ``limits``, an image that does not fit the shape need not come in its full size: none that is kept is larger
-    than ``limits.full``.
+    With ``limits``, an image that does not fit the shape may be decoded at a fraction of its size, because no image is
+    stored at more than ``limits.full``.
     """
     if shape is not None and shape.resized:
         return decode(data, side=shape.side)
@@ -204,7 +224,7 @@ def decode_as(data: bytes, shape: StoredSize | None, limits: SizeLimits | None =
 
 
 def needed_shape(pixels: NDArray[np.uint8], shape: StoredSize | None, limits: SizeLimits) -> StoredSize:
-    """The shape for all images so far, which had ``shape``, and this one, decoded like them."""
+    """Return the shape that fits this image and all earlier ones, which had ``shape`` (None if it is the first)."""
     height, width, channels = pixels.shape
     if shape is None:
         kept = height == width <= limits.keep

@@ -1,157 +1,137 @@
-"""Decodes many image files into one .npy file of uint8 images of one shape, or only to learn which are good."""
+"""Decode all images of a source, in order and by several threads: into one .npy file, or only to find the bad ones."""
 
 import io
 import os
 import shutil
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from glf import ui
 from glf.config.training import Store
 from glf.data.decode import SizeLimits, StoredSize, decode_as, needed_shape, quiet, side_limits
-from glf.data.files import Entry, Files
-from glf.data.images import UNREAD, Skipped
+from glf.data.source import UNREAD, Skipped, Source
 from glf.device import MAX_WORKERS, cores
 
-CHUNK = 32  # files that a thread decodes in one go: enough to make the cost of a hand-over vanish
-ROOM = 0.8  # of the free disk that a store may take without being asked for
-BAR_FROM = 2000  # files from which on a progress bar is worth its lines
+CHUNK = 32  # images that a thread decodes in one go, so that handing them over costs little
+MAX_DISK_SHARE = 0.8  # of the free disk that the cache takes unless told to
+BAR_FROM = 2000  # images above which a progress bar is shown
+
+Decoded = NDArray[np.uint8] | Skipped | StoredSize
 
 
 class DecodeResult(NamedTuple):
-    """What is known of a set once every file has been decoded."""
+    """What is known of a source once every image has been decoded."""
 
     shape: StoredSize
     skipped: list[Skipped]
-    stored: bool  # or only looked at
+    stored: bool  # False if the images were only checked
 
 
-def decode_all(path: Path, files: Files, *, size: int | None, store: Store, progress: bool) -> DecodeResult:
-    """Decodes all files, into ``path`` if they are to be stored.
+def decode_all(path: Path, source: Source, *, size: int | None, store: Store, progress: bool) -> DecodeResult:
+    """Decode all images, and write them to ``path`` if they are to be stored.
 
-    Begins anew when an image does not have the shape assumed so far. Only images that decode have a say in the
-    shape, so a broken file of another size changes nothing; and a set that is of one shape throughout is read
-    only once.
+    Starts again when an image does not have the shape assumed so far. Only images that decode affect the shape, so a
+    broken file of another size changes nothing. A source of one shape throughout is read only once.
     """
-    from rich.console import Console  # here, because the command line's help should not wait for it
-    from rich.progress import Progress
-
-    count = len(files.entries)
     shape: StoredSize | None = None
-    bar = Progress(console=Console(stderr=True), transient=True, disable=not progress or count <= BAR_FROM)
-    with bar, quiet():
-        task = bar.add_task("", total=count)
+    name = Path(str(source)).name
+    with ui.progress(show=progress and len(source) > BAR_FROM) as bar, quiet():
+        task = bar.add_task("", total=len(source))
         while True:
-            path.unlink(missing_ok=True)  # first, because it takes the room that is measured next
-            stored = shape is not None and is_stored(path.parent, count * shape.nbytes, store)
-            bar.reset(task, description=f"{'decoding' if stored else 'checking'} {files.root.name}")
+            path.unlink(missing_ok=True)  # first, because it takes the space that is measured next
+            stored = shape is not None and is_stored(path.parent, len(source) * shape.nbytes, store)
+            bar.reset(task, description=f"{'decoding' if stored else 'checking'} {name}")
             with path.open("xb") if stored else nullcontext() as out:
-                needed, skipped = _attempt(out, files, shape, side_limits(size), lambda: bar.advance(task))
+                needed, skipped = _attempt(out, source, shape, side_limits(size), lambda: bar.advance(task))
             if needed == shape:
                 return DecodeResult(needed, skipped, stored)
             shape = needed
 
 
 def is_stored(folder: Path, needed: int, store: Store) -> bool:
-    """Whether so many bytes of pixels are to be written there; an error where they must be and do not fit."""
+    """Whether ``needed`` bytes of pixels are written to this folder; OSError if they must be and do not fit."""
     if store == "decode":
         return False
     free = shutil.disk_usage(folder).free
     if store == "auto":
-        return needed <= ROOM * free
+        return needed <= MAX_DISK_SHARE * free
     if needed > free:
         raise OSError(
             f"the decoded images need {needed / 1e9:.1f} GB in {folder}, where {free / 1e9:.1f} GB are free: "
-            "make room there, ask for a smaller size, set GLF_CACHE to a folder on another disk, "
-            "or leave them to be decoded at every epoch (--store decode)"
+            "free some space, use a smaller size, set GLF_CACHE to a folder on another disk, "
+            "or decode the images at every epoch (--store decode)"
         )
     return True
 
 
 def _attempt(
-    out: BinaryIO | None, files: Files, shape: StoredSize | None, limits: SizeLimits, advance: Callable[[], None]
+    out: BinaryIO | None, source: Source, shape: StoredSize | None, limits: SizeLimits, advance: Callable[[], None]
 ) -> tuple[StoredSize, list[Skipped]]:
-    """Writes all images as ``shape``; stops early at one that needs another, and returns that instead."""
-    count, skipped = len(files.entries), list[Skipped]()
+    """Write all images as ``shape``. Stop at the first one that needs another shape, and return that instead."""
+    skipped = list[Skipped]()
     if out is not None and shape is not None:
-        out.write(_header(count, shape))
-    with closing(decoded(files, files.entries, shape, limits)) as results:  # ends the threads, however this loop ends
-        for result in results:
+        out.write(_header(len(source), shape))
+    with closing(decode_stream(source, 0, shape, limits)) as images:  # ends the threads, however this loop ends
+        for image in images:
             advance()
-            if isinstance(result, StoredSize):
-                return result, []
-            if isinstance(result, bytes):
-                if out is not None:
-                    out.write(result)
-                continue
-            skipped.append(result)
-            if 2 * len(skipped) > count:
-                some = "".join(f"\n  {one.line(': ')}" for one in skipped[:5])
-                raise ValueError(f"more than half of the {count} image files in {files.root} are bad:{some}")
-    assert shape is not None  # the first good image would have given one, and without any we have raised
+            if isinstance(image, StoredSize):
+                return image, []
+            if isinstance(image, Skipped):
+                skipped.append(image)
+                check_share_of_bad(skipped, source)
+            elif out is not None:
+                out.write(image.data)
+    assert shape is not None  # the first good image gives one, and without any good image an error was raised
     if out is not None:
         out.seek(0)
-        out.write(_header(count - len(skipped), shape))  # now that it is known how many there are
+        out.write(_header(len(source) - len(skipped), shape))  # now that the number of good images is known
         out.flush()
         os.fsync(out.fileno())
     return shape, skipped
 
 
-def decoded(
-    files: Files, entries: Sequence[Entry], shape: StoredSize | None, limits: SizeLimits
-) -> Generator[bytes | Skipped | StoredSize, None, None]:
-    """For each entry, in order, its pixels as ``shape`` has them or why it is skipped; by several threads.
+def check_share_of_bad(skipped: list[Skipped], source: Source) -> None:
+    """Raise ValueError if more than half of the images are bad: then something else is wrong."""
+    if 2 * len(skipped) > len(source):
+        some = "".join(f"\n  {one.line(': ')}" for one in skipped[:5])
+        raise ValueError(
+            f"more than half of the {len(source)} image files in {source} are bad:{some}\nlook at these files first"
+        )
 
-    An image that needs another shape gives that instead, and what comes after it counts for nothing.
+
+def decode_stream(
+    source: Source, start: int, shape: StoredSize | None, limits: SizeLimits
+) -> Generator[Decoded, None, None]:
+    """Yield, from image ``start`` on, the pixels of each image or why it is skipped; few images are in memory.
+
+    Yields a new shape for an image that does not fit ``shape``; whatever follows that is to be ignored.
     """
-    return _in_order(lambda some: _decoded(files, some, shape, limits), entries)
+    if source.pixels is not None:
+        yield from source.pixels[start:]
+        return
 
+    def work(indices: range) -> list[Decoded]:
+        results: list[Decoded] = []
+        for i in indices:
+            results.append(_decode_one(source, i, shape, limits))
+            if isinstance(results[-1], StoredSize):
+                break
+        return results
 
-def _decoded(
-    files: Files, entries: Sequence[Entry], shape: StoredSize | None, limits: SizeLimits
-) -> list[bytes | Skipped | StoredSize]:
-    """The pixels of each file or why it is skipped; ends at the first image that needs another shape."""
-    results: list[bytes | Skipped | StoredSize] = []
-    for entry in entries:
-        try:
-            data = files.read(entry)
-            files.check_unchanged(entry)
-        except OSError as error:
-            results.append(Skipped(entry.name, UNREAD + (error.strerror or str(error))))
-            continue
-        except ValueError as error:
-            results.append(Skipped(entry.name, str(error)))
-            continue
-        try:
-            pixels = decode_as(data, shape, limits)
-        except Exception as error:  # PIL's plugins raise almost anything on a broken file
-            results.append(Skipped(entry.name, str(error) or type(error).__name__))
-            continue
-        needed = needed_shape(pixels, shape, limits)
-        if needed != shape:
-            return [*results, needed]
-        results.append(np.broadcast_to(pixels, (needed.side, needed.side, needed.channels)).tobytes())
-    return results
-
-
-def _in_order(
-    work: Callable[[Sequence[Entry]], list[bytes | Skipped | StoredSize]], entries: Sequence[Entry]
-) -> Generator[bytes | Skipped | StoredSize, None, None]:
-    """The results of ``work`` on chunks of the entries by several threads, few of them waiting at any time.
-
-    (The executor's own ``map`` takes all the work at once and would hold the whole data set in memory.)
-    """
+    # ThreadPoolExecutor.map would submit everything at once and hold the whole data set in memory.
     threads = min(MAX_WORKERS, cores())
-    waiting: deque[Future[list[bytes | Skipped | StoredSize]]] = deque()
+    waiting: deque[Future[list[Decoded]]] = deque()
     pool = ThreadPoolExecutor(threads)
     try:
-        for start in range(0, len(entries), CHUNK):
-            waiting.append(pool.submit(work, entries[start : start + CHUNK]))
+        for at in range(start, len(source), CHUNK):
+            waiting.append(pool.submit(work, range(at, min(at + CHUNK, len(source)))))
             if len(waiting) > 2 * threads:
                 yield from waiting.popleft().result()
         while waiting:
@@ -160,8 +140,26 @@ def _in_order(
         pool.shutdown(cancel_futures=True)
 
 
+def _decode_one(source: Source, i: int, shape: StoredSize | None, limits: SizeLimits) -> Decoded:
+    try:
+        data = source.read(i)
+        source.check_unchanged(i)
+    except OSError as error:
+        return Skipped(source.name(i), UNREAD + (error.strerror or str(error)))
+    except ValueError as error:
+        return Skipped(source.name(i), str(error))
+    try:
+        pixels = decode_as(data, shape, limits)
+    except Exception as error:  # PIL's plugins raise almost anything on a broken file
+        return Skipped(source.name(i), str(error) or type(error).__name__)
+    needed = needed_shape(pixels, shape, limits)
+    if needed != shape:
+        return needed
+    return np.ascontiguousarray(np.broadcast_to(pixels, (needed.side, needed.side, needed.channels)))
+
+
 def _header(count: int, shape: StoredSize) -> bytes:
-    """The beginning of an .npy file; numpy pads it, so that its length does not depend on the count."""
+    """Return the header of an .npy file; numpy pads it, so its length does not depend on the count."""
     header = io.BytesIO()
     sizes = (count, shape.side, shape.side, shape.channels)
     np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": sizes})

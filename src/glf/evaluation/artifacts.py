@@ -27,7 +27,7 @@ from glf.measure.classes import similarity_histograms
 from glf.measure.geometry import spectrum
 from glf.measure.knn import most_similar
 from glf.measure.outlier_score import neighbour_entropy
-from glf.measure.projection import project_2d
+from glf.measure.projection import COMPONENTS, pca, tsne
 from glf.methods import parse
 from glf.nn.prior import prior_features
 from glf.result import RESULT_SCHEMA, write_file
@@ -92,7 +92,8 @@ def _map(context: EvalContext, folder: Path) -> dict[str, Any]:
     features = F.normalize(context.test[indices].cpu(), dim=1).numpy()
     if len(indices) < 5 or features.std(0).max() < 1e-5:
         raise ValueError(f"a map needs at least 5 images with distinct features, got {len(indices)} images")
-    points, _ = project_2d(features)
+    reduced = pca(features, min(COMPONENTS, *features.shape))
+    points = tsne(reduced)
     low, high = points.min(0), points.max(0)
     points = 0.5 + (points - (low + high) / 2) / max(float((high - low).max()), 1e-9)  # into the unit square
     groups, names, by = images.targets[indices], list(images.classes), "class"
@@ -100,7 +101,7 @@ def _map(context: EvalContext, folder: Path) -> dict[str, Any]:
         from sklearn.cluster import KMeans
 
         count = min(CLUSTERS, len(indices) // 2)
-        groups, by = KMeans(count, n_init=4, random_state=0).fit_predict(features), "cluster"
+        groups, by = KMeans(count, n_init=4, random_state=0).fit_predict(reduced), "cluster"
         names = [f"cluster {number + 1}" for number in range(count)]
     return {
         "points": np.round(points.astype(float), 4).tolist(),

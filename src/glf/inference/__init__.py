@@ -1,1 +1,1 @@
-"""A trained backbone at work on a folder of images: rows of features, neighbours, outliers and near-duplicates."""
+"""Use of a trained backbone on a folder of images: embeddings, search, outliers and near-duplicates."""

@@ -1,4 +1,4 @@
-"""From a model's name and a folder to rows of features: what every command here begins with."""
+"""Set-up shared by embed, search and outliers: the encoder, and its features of all images."""
 
 import csv
 from collections.abc import Iterable
@@ -8,55 +8,56 @@ from rich.console import Console
 
 from glf.config.inference import EncoderOptions
 from glf.data.image_cache import cache_root
-from glf.data.photos import open_photos
+from glf.data.sources import find_source
 from glf.device import torch_device
 from glf.files import atomic_write
 from glf.malloc import retain_freed_memory
-from glf.nn.embedded import Embedded, Encoder, embedded
+from glf.nn.features import Encoder, SourceFeatures, extract_source
 from glf.nn.pretrained import is_library_model, pretrained
 from glf.nn.prior import Pixels
 from glf.nn.weights import load_backbone
+from glf.ui import say
 
 
-def open_encoder(config: EncoderOptions) -> Encoder:
-    """The backbone of a run or of a file, a model by name, or the pixels themselves."""
-    if config.run == "pixels":
+def open_encoder(options: EncoderOptions) -> Encoder:
+    """Load the backbone of a run or of a file, a timm or torchvision model, or the pixels themselves."""
+    if options.run == "pixels":
         return Encoder("pixels", Pixels(), None, 3)
-    if is_library_model(config.run):
-        backbone = pretrained(config.run, weights=config.weights, size=config.image_size, download=config.download)
-    elif config.weights is not None or config.image_size is not None:
-        raise ValueError(f"--weights and --image-size are for a model by name, and {config.run} has its own")
+    if is_library_model(options.run):
+        backbone = pretrained(options.run, weights=options.weights, size=options.image_size, download=options.download)
+    elif options.weights is not None or options.image_size is not None:
+        raise ValueError(
+            f"--weights and --image-size only apply to timm: and torchvision: models; {options.run} already defines"
+            " both"
+        )
     else:
-        backbone = load_backbone(Path(config.run))
-    return Encoder(config.run, backbone, backbone.image_size, backbone.channels)
+        backbone = load_backbone(Path(options.run))
+    return Encoder(options.run, backbone, backbone.image_size, backbone.channels)
 
 
-def compute_features(encoder: Encoder, photos: str, config: EncoderOptions, console: Console) -> Embedded:
-    """Rows of all images of a source, from the cache as far as they are there; says what was skipped."""
-
-    def say(text: str) -> None:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-    device = torch_device(config.device)
-    opened = open_photos(photos, size=encoder.size, download=config.download)
+def compute_features(encoder: Encoder, data: str, options: EncoderOptions, console: Console) -> SourceFeatures:
+    """Compute features of all images, or read them from the cache; print how many, and what was skipped."""
+    device = torch_device(options.device)
+    source = find_source(data, "all", download=options.download)
     with retain_freed_memory(device == "cpu"):
-        found = embedded(
+        found = extract_source(
             encoder,
-            opened,
+            source,
             cache=cache_root() / "embeddings",
             device=device,
-            batch_size=config.batch_size,
-            say=say,
+            batch_size=options.batch_size,
+            say=lambda text: say(console, text),
         )
-    say(f"images    {photos}: {len(found.rows):,} rows of {found.rows.shape[1]} features by {encoder.name}")
+    count, width = found.features.shape
+    say(console, f"images    {data}: {count:,} images, {width} features each by {encoder.name}")
     if found.skipped:
-        say(f"skipped   {len(found.skipped):,} files, first {found.skipped[0].line(': ')}")
+        say(console, f"skipped   {len(found.skipped):,} files, first {found.skipped[0].line(': ')}")
     return found
 
 
-def write_csv(path: Path, header: Iterable[str], lines: Iterable[Iterable[object]]) -> None:
-    """A table as text, whole or not at all."""
+def write_csv(path: Path, header: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """Write a table as CSV, atomically."""
     with atomic_write(path) as partial, open(partial, "w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         table.writerow(header)
-        table.writerows(lines)
+        table.writerows(rows)

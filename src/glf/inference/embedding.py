@@ -1,4 +1,4 @@
-"""glf embed: a row of features for every image of a folder, in a file that anything reads."""
+"""glf embed: write features of every image of a folder to a file that other programs read."""
 
 from rich.console import Console
 
@@ -6,26 +6,26 @@ from glf.config.inference import EmbedConfig
 from glf.inference.common import compute_features, open_encoder
 from glf.inference.writers import FeatureTable, check_target, write_table
 from glf.measure.projection import project_2d
-from glf.nn.embedded import Embedded
+from glf.nn.features import SourceFeatures
 from glf.result import write_file
+from glf.ui import say
 
 
-def embed(config: EmbedConfig, console: Console | None = None) -> Embedded:
-    """Write the file; returns the paths and the rows that are in it."""
+def embed(config: EmbedConfig, console: Console | None = None) -> SourceFeatures:
+    """Write the file, and return the paths and features in it."""
     console = console or Console()
     check_target(config.out)
-    encoder = open_encoder(config)
-    found = compute_features(encoder, config.data, config, console)
-    about = {"model": config.run, "photos": config.data}
+    found = compute_features(open_encoder(config), config.data, config, console)
+    about = {"model": config.run, "data": config.data}
     points = None
     if config.map:
-        points, about["map_by"] = project_2d(found.rows)
-        console.print(f"map       by {about['map_by']}", highlight=False)
-    write_table(config.out, FeatureTable(found.paths, found.rows, points, about))
-    beside = ""
+        points, about["map_by"] = project_2d(found.features)
+        say(console, f"map       by {about['map_by']}")
+    write_table(config.out, FeatureTable(found.paths, found.features, points, about))
+    where = str(config.out)
     if found.skipped:
         listed = config.out.with_suffix(".skipped.txt")
         write_file(listed, "".join(f"{one.line()}\n" for one in found.skipped))
-        beside = f", skipped files in {listed}"
-    console.print(f"written   {config.out}{beside}", highlight=False, markup=False, soft_wrap=True)
+        where += f", skipped files in {listed}"
+    say(console, f"written   {where}")
     return found

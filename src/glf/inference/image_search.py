@@ -1,24 +1,25 @@
-"""glf search: the images of a folder that are most like a given one."""
+"""glf search: the images of a folder that are most similar to a query image."""
 
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from rich.console import Console
 
 from glf.config.inference import SearchConfig
-from glf.data.photos import read_one
+from glf.data.decode import StoredSize, decode
 from glf.device import torch_device
 from glf.files import printable
 from glf.inference.common import compute_features, open_encoder, write_csv
 from glf.measure.knn import most_similar
-from glf.nn.embedded import Embedded, Encoder
 from glf.nn.features import encoding
+from glf.ui import say
 
 
 class Hit(NamedTuple):
-    """One line of the answer."""
+    """One image found for a query."""
 
     query: str
     rank: int
@@ -27,38 +28,41 @@ class Hit(NamedTuple):
 
 
 def search(config: SearchConfig, console: Console | None = None) -> list[Hit]:
-    """The k most similar images of each query, best first; printed, written if that is asked for, and returned."""
+    """Find the k most similar images of each query, best first; print them, write them if asked, and return them."""
     console = console or Console()
     if len(config.images) < 2:
         given = list(config.images)
-        raise ValueError(f"say what to look for and where: glf search {config.run} query.jpg photos/ (got {given})")
-    *queries, photos = config.images
+        raise ValueError(f"search needs queries and a folder: glf search {config.run} query.jpg photos/ (got {given})")
+    *queries, data = config.images
     for query in queries:  # before any image is embedded
         if not Path(query).is_file():
-            raise FileNotFoundError(f"no image at {query}: queries are files, and what is searched comes last")
+            raise FileNotFoundError(f"no image at {query}: queries are files, and the folder to search comes last")
     encoder = open_encoder(config)
-    found = compute_features(encoder, photos, config, console)
-    k = min(config.k, len(found.rows))
-    asked = torch.from_numpy(_rows_of_queries(queries, encoder, found, config))
-    similarity, which = most_similar(torch.from_numpy(found.rows), asked, k)
+    found = compute_features(encoder, data, config, console)
+    with encoding(encoder.module, size=encoder.size, device=torch_device(config.device)) as features_of:
+        # One by one: there are few, and each is decoded like the images of the folder.
+        asked = np.concatenate([features_of(read_query(Path(query), found.shape)[None]) for query in queries])
+    k = min(config.k, len(found.paths))
+    similarity, neighbours = most_similar(torch.from_numpy(found.features), torch.from_numpy(asked), k)
     hits = [
-        Hit(query, rank, round(value, 6), found.paths[row])
-        for query, values, rows in zip(queries, similarity.tolist(), which.tolist(), strict=True)
-        for rank, (value, row) in enumerate(zip(values, rows, strict=True), start=1)
+        Hit(query, rank, round(value, 6), found.paths[index])
+        for query, values, indices in zip(queries, similarity.tolist(), neighbours.tolist(), strict=True)
+        for rank, (value, index) in enumerate(zip(values, indices, strict=True), start=1)
     ]
     for hit in hits:
         if hit.rank == 1:
-            console.print(f"\n{printable(hit.query)}", highlight=False, markup=False, soft_wrap=True)
-        line = f"{hit.rank:4}  {hit.similarity:.4f}  {printable(hit.path)}"
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+            say(console, f"\n{printable(hit.query)}")
+        say(console, f"{hit.rank:4}  {hit.similarity:.4f}  {printable(hit.path)}")
     if config.out is not None:
         write_csv(config.out, Hit._fields, hits)
-        console.print(f"\nwritten   {config.out}", highlight=False, markup=False, soft_wrap=True)
+        say(console, f"\nwritten   {config.out}")
     return hits
 
 
-def _rows_of_queries(queries: list[str], encoder: Encoder, found: Embedded, config: SearchConfig) -> np.ndarray:
-    """Each image on its own: there are few, and they go through the very steps of the folder's."""
-    device = torch_device(config.device)
-    with encoding(encoder.module, size=encoder.size, device=device) as features_of:
-        return np.concatenate([features_of(read_one(Path(query), found.shape)[None]) for query in queries])
+def read_query(path: Path, shape: StoredSize) -> NDArray[np.uint8]:
+    """Decode a single file to the shape of the searched images; ValueError if it is no image."""
+    try:
+        pixels = decode(path.read_bytes(), side=shape.side)
+        return np.array(np.broadcast_to(pixels, (shape.side, shape.side, shape.channels)))  # grey to colour
+    except Exception as error:  # PIL's plugins raise almost anything on a broken file
+        raise ValueError(f"{printable(str(path))} cannot be read as an image ({error}): give another file") from error

@@ -1,4 +1,4 @@
-"""glf outliers: images that are like no others, and images that are nearly the same."""
+"""glf outliers: images unlike all others, and groups of nearly identical images."""
 
 from typing import NamedTuple
 
@@ -10,64 +10,59 @@ from glf.files import printable
 from glf.inference.common import compute_features, open_encoder, write_csv
 from glf.measure.duplicates import near_duplicates
 from glf.measure.outlier_score import neighbour_entropy
+from glf.ui import say
 
 
 class ScoredImage(NamedTuple):
-    """One image."""
+    """Scores of one image."""
 
     path: str
-    entropy: float  # of its row among random companions, in nats: high where it is like no others
-    outlier: bool  # among the so many that were asked for
+    entropy: float  # of its neighbour distribution among random images, in nats: high if it is unlike all others
+    outlier: bool  # among the ``count`` most likely ones
     group: int | None  # of near-duplicates, if it is in one
-    similarity: float | None  # to the nearest in its group
+    similarity: float | None  # to the nearest image of its group
 
 
 def outliers(config: OutliersConfig, console: Console | None = None) -> list[ScoredImage]:
-    """Every image, likely outliers first; printed as far as it is of interest, written, and returned."""
+    """Score every image, likely outliers first; print the interesting ones, write and return all."""
     console = console or Console()
     found = compute_features(open_encoder(config), config.data, config, console)
-    if len(found.rows) < 3:
-        raise ValueError(f"{len(found.rows)} images are too few to say which is unlike the others: three at least")
-    rows = torch.from_numpy(found.rows)
-    entropy = neighbour_entropy(rows).tolist()
-    groups, similarity = near_duplicates(rows, config.similarity)
-    order = sorted(range(len(rows)), key=lambda row: -entropy[row])
-    judged = [
+    if len(found.paths) < 3:
+        raise ValueError(f"outliers need at least three images, got {len(found.paths)}")
+    features = torch.from_numpy(found.features)
+    entropy = neighbour_entropy(features).tolist()
+    groups, similarity = near_duplicates(features, config.similarity)
+    order = sorted(range(len(found.paths)), key=lambda i: -entropy[i])
+    images = [
         ScoredImage(
-            found.paths[row],
-            round(entropy[row], 4),
+            found.paths[i],
+            round(entropy[i], 4),
             rank < config.count,
-            int(groups[row]) if groups[row] > 0 else None,
-            round(float(similarity[row]), 6) if groups[row] > 0 else None,
+            int(groups[i]) if groups[i] > 0 else None,
+            round(float(similarity[i]), 6) if groups[i] > 0 else None,
         )
-        for rank, row in enumerate(order)
+        for rank, i in enumerate(order)
     ]
-    _print(console, judged, config)
-    write_csv(config.out, ScoredImage._fields, judged)
-    console.print(f"\nwritten   {config.out}: every image", highlight=False, markup=False, soft_wrap=True)
-    return judged
+    _print(console, images, config)
+    write_csv(config.out, ScoredImage._fields, images)
+    say(console, f"\nwritten   {config.out}: all images")
+    return images
 
 
-def _print(console: Console, judged: list[ScoredImage], config: OutliersConfig) -> None:
-    def say(text: str) -> None:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-    say(f"\nlikely outliers: the entropy of the prior's row, in nats (mean {_mean(judged):.3f})")
-    for one in judged:
-        if one.outlier:
-            say(f"  {one.entropy:.3f}  {printable(one.path)}")
-    members: dict[int, list[ScoredImage]] = {}
-    for one in judged:
-        if one.group is not None:
-            members.setdefault(one.group, []).append(one)
-    say(f"\nnear-duplicates: {len(members):,} groups of images with a cosine of {config.similarity:g} or more")
-    for group in sorted(members)[: config.count]:
-        say(f"  group {group}")
-        for one in sorted(members[group], key=lambda one: one.path):
-            say(f"    {one.similarity:.4f}  {printable(one.path)}")
-    if len(members) > config.count:
-        say(f"  and {len(members) - config.count:,} more")
-
-
-def _mean(judged: list[ScoredImage]) -> float:
-    return sum(one.entropy for one in judged) / len(judged)
+def _print(console: Console, images: list[ScoredImage], config: OutliersConfig) -> None:
+    mean = sum(image.entropy for image in images) / len(images)
+    say(console, f"\nlikely outliers, by the entropy of their neighbour distribution in nats (mean {mean:.3f})")
+    for image in images:
+        if image.outlier:
+            say(console, f"  {image.entropy:.3f}  {printable(image.path)}")
+    groups: dict[int, list[ScoredImage]] = {}
+    for image in images:
+        if image.group is not None:
+            groups.setdefault(image.group, []).append(image)
+    say(console, f"\nnear-duplicates: {len(groups):,} groups of images with a cosine of {config.similarity:g} or more")
+    for group in sorted(groups)[: config.count]:
+        say(console, f"  group {group}")
+        for image in sorted(groups[group], key=lambda image: image.path):
+            say(console, f"    {image.similarity:.4f}  {printable(image.path)}")
+    if len(groups) > config.count:
+        say(console, f"  and {len(groups) - config.count:,} more")

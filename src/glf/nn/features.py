@@ -1,23 +1,44 @@
-"""The only extractor: a backbone over a set of images, once, into memory-mapped rows.
+"""Feature extraction: evaluation, priors, the online probe, embed, search and outliers all extract features here.
 
-Rows are keyed by the data and by the weights, so that nothing stale is ever read again.
+``encode`` yields features batch by batch. ``extract`` (of an image set) and ``extract_source`` (of images that are
+decoded on the way) also cache them, keyed by the data and the weights, and resume after a kill.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import Progress
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glf.data.batches import to_tensor
+from glf.data.decode import StoredSize, quiet, side_limits, stored_side
+from glf.data.decode_all import Decoded, check_share_of_bad, decode_stream
 from glf.data.images import ImageSet
-from glf.files import atomic_write
+from glf.data.source import UNREAD, Skipped, Source
+from glf.nn.feature_cache import FeatureCache
+
+
+class Encoder(NamedTuple):
+    """A model that computes features of images."""
+
+    name: str
+    module: nn.Module
+    size: int | None  # side of its input; None if it takes any
+    channels: int
+
+
+class SourceFeatures(NamedTuple):
+    """Features of all decodable images of a source."""
+
+    paths: list[str]
+    features: np.ndarray  # float32 (image, feature), memory-mapped
+    shape: StoredSize  # of the decoded images
+    skipped: tuple[Skipped, ...]
 
 
 def extract(
@@ -30,65 +51,120 @@ def extract(
     batch_size: int = 512,
     label: str = "features",
 ) -> np.ndarray:
-    """float32 (image, feature): read from the cache when this encoder has seen these images before."""
-    path = cache / f"{label}-{images.key}-{fingerprint(encoder, size)}.npy"
-    if not path.exists():
-        batches = encode(encoder, images, size=size, device=device, batch_size=batch_size)
-        write_features(_with_progress(batches, len(images), label), len(images), path)
-    # Copied on write: torch takes no array that it must not change, and nobody changes this one.
-    stored: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
-    return stored
+    """Return features of an image set, float32 (image, feature); those in the cache are not computed again."""
+
+    def pixels(start: int) -> Generator[Decoded, None, None]:
+        for at in range(start, len(images), batch_size):
+            yield from images.pixels[at : at + batch_size]
+
+    cached = FeatureCache.open(cache / f"{label}-{images.key}-{fingerprint(encoder, size)}")
+    if cached.seen < len(images):
+        with cached.exclusively(), encoding(encoder, size=size, device=device) as features_of:
+            cached.extend(pixels(cached.seen), len(images), features_of, batch_size, label)
+    return cached.features()
 
 
-def write_features(batches: Iterable[np.ndarray], count: int, path: Path) -> None:
-    """So many float32 rows into an .npy file, as they come.
+def extract_source(
+    encoder: Encoder,
+    source: Source,
+    *,
+    cache: Path,
+    device: torch.device | str = "cpu",
+    batch_size: int = 128,
+    say: Callable[[str], None] = lambda text: None,
+) -> SourceFeatures:
+    """Return features of all decodable images of a source; those in the cache are not computed again.
 
-    Not through a memory map: where the disk is full, writing to one kills the process without a word.
+    Images are decoded batch by batch, to the shape that ``load`` would give them, and are not cached themselves.
     """
-    with atomic_write(path) as partial, open(partial, "wb") as file:
-        written = 0
-        for rows in batches:
-            if written == 0:
-                header = {"descr": "<f4", "fortran_order": False, "shape": (count, rows.shape[1])}
-                np.lib.format.write_array_header_1_0(file, header)
-            file.write(np.ascontiguousarray(rows, dtype="<f4").data)
-            written += len(rows)
-        assert written == count > 0, "images are never empty"
+    cached = FeatureCache.open(cache / f"{source.key}-{fingerprint(encoder.module, encoder.size)}")
+    shape = None
+    if source.pixels is not None:
+        shape = _fit(StoredSize(int(source.pixels.shape[1]), int(source.pixels.shape[3]), False), encoder)
+    if cached.seen < len(source) or _any_readable_again(cached, source):
+        with (
+            cached.exclusively(),
+            encoding(encoder.module, size=encoder.size, device=device) as features_of,
+            quiet(),
+        ):
+            if cached.seen == 0 or _any_readable_again(cached, source):
+                cached.restart(shape)
+            elif cached.seen < len(source):
+                say(f"resuming after {cached.seen:,} of {len(source):,} images")
+            while cached.seen < len(source):
+                images = _decoded(source, cached, encoder)
+                other = cached.extend(images, len(source), features_of, batch_size, "embedding")
+                if other is not None:  # features of all images have one shape of images: start again
+                    cached.restart(_fit(other, encoder))
+    skipped = tuple(Skipped(_path(source, i), why) for i, why in cached.skipped)
+    if cached.count == 0:
+        raise ValueError(f"none of the {len(source)} images can be read, first {skipped[0].line(': ')}")
+    assert cached.shape is not None
+    bad = {i for i, _ in cached.skipped}
+    paths = [_path(source, i) for i in range(len(source)) if i not in bad]
+    return SourceFeatures(paths, cached.features(), cached.shape, skipped)
 
 
-def _with_progress(batches: Iterator[np.ndarray], count: int, label: str) -> Iterator[np.ndarray]:
-    """The same batches, with a bar where there is a terminal."""
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(label, total=count)
-        for rows in batches:
-            yield rows
-            bar.advance(task, len(rows))
+def _decoded(source: Source, cached: FeatureCache, encoder: Encoder) -> Generator[Decoded, None, None]:
+    """Yield the images that are not in the cache; ValueError if more than half of all are bad."""
+    skipped = [Skipped(_path(source, i), why) for i, why in cached.skipped]
+    with closing(decode_stream(source, cached.seen, cached.shape, side_limits(encoder.size))) as images:
+        for i, image in enumerate(images, start=cached.seen):
+            if isinstance(image, Skipped):
+                skipped.append(Skipped(_path(source, i), image.why))
+                check_share_of_bad(skipped, source)
+            yield image
+
+
+def _path(source: Source, i: int) -> str:
+    return source.path(i).encode("utf-8", "backslashreplace").decode()  # a file's name need not be valid text
+
+
+def _fit(shape: StoredSize, encoder: Encoder) -> StoredSize:
+    """Return the shape with the encoder's channels; grey images fill all of them."""
+    if shape.channels > encoder.channels:
+        raise ValueError(
+            f"some images are in colour, and {encoder.name} was trained on grey ones: use a backbone for colour"
+        )
+    return shape._replace(channels=encoder.channels)
+
+
+def _any_readable_again(cached: FeatureCache, source: Source) -> bool:
+    """Whether a file that was skipped because it could not be read (permissions, network) can be read now."""
+    for i, why in cached.skipped:
+        if why.startswith(UNREAD):
+            try:
+                source.read(i)
+            except (OSError, ValueError):
+                continue
+            return True
+    return False
 
 
 def encode(
     encoder: nn.Module,
     images: ImageSet,
     *,
-    rows: np.ndarray | None = None,
+    indices: np.ndarray | None = None,
     size: int | None = None,
     device: torch.device | str = "cpu",
     batch_size: int = 512,
 ) -> Iterator[np.ndarray]:
-    """Features batch by batch, of all images or of some rows."""
-    rows = np.arange(len(images)) if rows is None else rows
+    """Yield features batch by batch, of all images or of some."""
+    indices = np.arange(len(images)) if indices is None else indices
     with encoding(encoder, size=size, device=device) as features_of:
-        for start in range(0, len(rows), batch_size):
-            yield features_of(images.pixels[rows[start : start + batch_size]])
+        for start in range(0, len(indices), batch_size):
+            yield features_of(images.pixels[indices[start : start + batch_size]])
 
 
 @contextmanager
 def encoding(
     encoder: nn.Module, *, size: int | None = None, device: torch.device | str = "cpu"
 ) -> Iterator[Callable[[np.ndarray], np.ndarray]]:
-    """What makes features of stored pixels; the encoder is put back into its mode afterwards."""
+    """Provide a function from stored pixels to features; the encoder returns to its mode afterwards."""
 
     def features_of(pixels: np.ndarray) -> np.ndarray:
-        with torch.inference_mode():  # not around the whole: the caller's own gradients are its own affair
+        with torch.inference_mode():  # only here: between batches the caller may need gradients
             x = to_tensor(pixels).to(device)
             out: np.ndarray = encoder(resize_to(x.float() / 255, size)).float().cpu().numpy()
         if not np.isfinite(out).all():
@@ -105,20 +181,20 @@ def encoding(
 
 
 def resize_to(x: Tensor, size: int | None) -> Tensor:
-    """Images at the encoder's size: the centre of what was stored with a margin of a seventh, else resized."""
+    """Resize images to the encoder's size; of images that were stored with a margin for it, take the centre."""
     height, width = x.shape[-2:]
     if size is None or (height, width) == (size, size):
         return x
-    if height == width == round(size * 8 / 7):
+    if height == width == stored_side(size):
         start = (height - size) // 2
         return x[..., start : start + size, start : start + size]
     return F.interpolate(x, (size, size), mode="bilinear", antialias=True, align_corners=False)
 
 
 def fingerprint(encoder: nn.Module, *extra: object) -> str:
-    """16 hex digits of the encoder's structure and weights."""
+    """Return 16 hex digits of the encoder's structure and weights, and of ``extra``."""
     digest = hashlib.blake2b(repr((encoder, extra)).encode(), digest_size=8)
-    for module in encoder.modules():  # buffers that no state dict holds count too: mean and std of the images
+    for module in encoder.modules():  # includes non-persistent buffers: mean and std of the images
         for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
             digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

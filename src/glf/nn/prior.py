@@ -1,11 +1,11 @@
-"""The frozen encoder f_pre: each image seen once, its features reduced, the rows cached.
+"""The prior: a frozen encoder f_pre, which LPM reads. Its features are computed once, reduced, and cached.
 
-A training step then pays one n x n distance for the prior, whatever the encoder's size.
+A training step then costs one n x n distance matrix for the prior, whatever the size of the encoder.
 """
 
 import hashlib
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -13,102 +13,111 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glf.config.base import nearest
+from glf.data.image_cache import cache_root
 from glf.data.images import ImageSet
 from glf.files import exclusive_lock
-from glf.nn.features import extract, write_features
+from glf.nn.feature_cache import write_npy
+from glf.nn.features import extract
 from glf.nn.pretrained import check_pretrained, pretrained
 from glf.nn.weights import check_backbone, load_backbone
 
-FIT_IMAGES = 50_000  # the reduction is fitted on at most so many
-PIXELS = 32  # a pixel prior sees images at most this large: distances of finer pixels say no more
+FIT_IMAGES = 50_000  # images on which the reduction is fitted, at most
+PIXELS = 32  # px; larger images are scaled down for a pixel prior: distances between finer pixels say no more
 KINDS = ("pixels", "timm:<model>", "run:<directory>", "file:<array>")
 
 
-def check_prior(spec: str, weights: Path | None = None, *, download: bool = False) -> None:
-    """Refuses a prior that cannot be had, before the images are read, which may take an hour."""
+@runtime_checkable
+class PriorConfig(Protocol):
+    """The options of a prior, as PretrainConfig and ShardConfig have them."""
+
+    @property
+    def prior(self) -> str | None: ...
+    @property
+    def prior_weights(self) -> Path | None: ...
+    @property
+    def prior_width(self) -> int: ...
+    @property
+    def prior_size(self) -> int | None: ...
+    @property
+    def download(self) -> bool: ...
+
+
+def check_prior(config: PriorConfig) -> None:
+    """Raise an error for a prior that is unknown or unavailable, before the images are read, which may take an hour."""
+    spec = config.prior or ""
     kind, _, rest = spec.partition(":")
     if kind == "file" and not Path(rest).is_file():
         raise FileNotFoundError(f"no prior at {rest}: --prior file:<array> is an .npy with one row for each image")
     if kind == "run":
         check_backbone(Path(rest))
     elif kind == "timm":
-        check_pretrained(spec, weights=weights, download=download)
+        check_pretrained(spec, weights=config.prior_weights, download=config.download)
     elif spec != "pixels" and kind != "file":
         known = [k.partition(":")[0] for k in KINDS]
         raise ValueError(f"unknown prior {spec!r}{nearest(kind, known)} (priors: {', '.join(KINDS)})")
 
 
-def prior_rows(
-    spec: str,
-    images: ImageSet,
-    *,
-    cache: Path,
-    width: int = 64,
-    weights: Path | None = None,
-    size: int | None = None,
-    download: bool = False,
-    device: torch.device | str = "cpu",
+def prior_features(
+    config: PriorConfig, images: ImageSet, *, device: torch.device | str = "cpu", cache: Path | None = None
 ) -> np.ndarray:
-    """float32 (image, width): the prior's features of every image, reduced, memory-mapped.
+    """Return the prior's features of every image, reduced to ``config.prior_width``: float32, memory-mapped.
 
-    ``spec`` is ``pixels``, ``timm:<model>`` (its weights from a local file, from this machine's
-    cache, or fetched if that is allowed), ``run:<directory>`` (a
-    backbone that we trained) or ``file:<array>`` (an .npy with one row per image).
+    ``config.prior`` is ``pixels``, ``timm:<model>`` (weights from a local file, from this machine's cache, or
+    downloaded if that is allowed), ``run:<directory>`` (a backbone trained with glf) or ``file:<array>`` (an .npy with
+    one row per image).
     """
-    check_prior(spec, weights, download=download)
+    check_prior(config)
+    spec, cache = config.prior or "", cache or cache_root() / "prior"
     kind, _, rest = spec.partition(":")
     if kind == "file":
-        return _reduced(_from_file(Path(rest), len(images)), width, cache, spec)
-    if spec == "pixels":
-        encoder: nn.Module = Pixels()
-        fit = None
-    elif kind == "timm":
-        encoder = pretrained(spec, weights=weights, size=size, download=download)
-        fit = encoder.image_size
-    else:
+        return _reduced(_from_file(Path(rest), len(images)), config.prior_width, cache, spec)
+    encoder: nn.Module = Pixels()
+    size = None
+    if kind == "timm":
+        encoder = pretrained(spec, weights=config.prior_weights, size=config.prior_size, download=config.download)
+        size = encoder.image_size
+    elif kind == "run":
         encoder = load_backbone(Path(rest))
-        fit = encoder.image_size
+        size = encoder.image_size
         if images.channels != encoder.channels:
             raise ValueError(f"the prior {spec} takes {encoder.channels} channels, the images have {images.channels}")
-    with exclusive_lock(
-        cache / f"prior-{images.key}"
-    ):  # runs that start together: the first sees the images, the others wait
-        rows = extract(encoder, images, cache=cache, size=fit, device=device, batch_size=256, label="prior")
-        return _reduced(rows, width, cache, spec)
+    with exclusive_lock(cache / f"prior-{images.key}"):  # of runs that start together one computes and the others wait
+        features = extract(encoder, images, cache=cache, size=size, device=device, batch_size=256, label="prior")
+        return _reduced(features, config.prior_width, cache, spec)
 
 
 def _from_file(path: Path, count: int) -> np.ndarray:
     try:
-        rows: Any = np.load(path, mmap_mode="r", allow_pickle=False)
+        features: Any = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError) as error:
         raise ValueError(f"the prior {path} cannot be read as an .npy ({error})") from error
-    if not isinstance(rows, np.ndarray) or not np.issubdtype(rows.dtype, np.number):
+    if not isinstance(features, np.ndarray) or not np.issubdtype(features.dtype, np.number):
         raise ValueError(f"the prior {path} is no single array of numbers")
-    if rows.ndim != 2 or rows.shape[0] != count:
-        raise ValueError(f"the prior {path} has shape {rows.shape}: it needs one row for each of {count} images")
-    return rows
+    if features.ndim != 2 or features.shape[0] != count:
+        raise ValueError(f"the prior {path} has shape {features.shape}: it needs one row for each of {count} images")
+    return features
 
 
-def _reduced(rows: np.ndarray, width: int, cache: Path, spec: str) -> np.ndarray:
-    """Principal components, fitted on a part: distances survive, the step's cost does not grow with the prior."""
-    if not np.isfinite(rows).all():
-        raise ValueError(f"the prior {spec} holds values that are not finite")
-    digest = hashlib.blake2b(np.ascontiguousarray(rows).view(np.uint8).data, digest_size=8)
-    digest.update(f"pca {width} {FIT_IMAGES} {rows.shape} {rows.dtype}".encode())
+def _reduced(features: np.ndarray, width: int, cache: Path, spec: str) -> np.ndarray:
+    """Reduce features to their principal components: distances survive, and steps cost the same for every prior."""
+    if not np.isfinite(features).all():
+        raise ValueError(f"the prior {spec} has values that are not finite")
+    digest = hashlib.blake2b(np.ascontiguousarray(features).view(np.uint8).data, digest_size=8)
+    digest.update(f"pca {width} {FIT_IMAGES} {features.shape} {features.dtype}".encode())
     path = cache / f"prior-{digest.hexdigest()}.npy"
     if not path.exists():
         from sklearn.decomposition import PCA
 
-        some = np.random.default_rng(0).permutation(len(rows))[:FIT_IMAGES]
-        kept = min(width, *rows[some].shape)
-        pca = PCA(kept, random_state=0).fit(np.asarray(rows[np.sort(some)], dtype=np.float32))
-        write_features([pca.transform(np.asarray(rows, dtype=np.float32))], len(rows), path)
+        some = np.random.default_rng(0).permutation(len(features))[:FIT_IMAGES]
+        kept = min(width, *features[some].shape)
+        pca = PCA(kept, random_state=0).fit(np.asarray(features[np.sort(some)], dtype=np.float32))
+        write_npy([pca.transform(np.asarray(features, dtype=np.float32))], len(features), path)
     reduced: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
     return reduced
 
 
 class Pixels(nn.Module):
-    """The paper's identity prior: the pixels themselves, of images that are scaled down if they are large."""
+    """The paper's identity prior: the pixels themselves; larger images are scaled down."""
 
     def __init__(self, size: int = PIXELS) -> None:
         super().__init__()

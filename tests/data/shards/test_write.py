@@ -15,10 +15,10 @@ from PIL import Image
 from rich.console import Console
 
 from glf.config.inference import ShardConfig
-from glf.data.files import find
+from glf.data.files import list_files
 from glf.data.shards.index import ShardIndex
-from glf.data.sources import load
-from glf.nn.prior import prior_rows
+from glf.data.sources import load_images
+from glf.nn.prior import prior_features
 from glf.sharding import shard
 from photos import BROKEN, write_photos
 
@@ -36,14 +36,14 @@ def written(data: object, out: Path, console: Console, **settings: Any) -> Shard
 def test_image_files_keep_their_bytes_and_labels(tmp_path: Path, console: Console) -> None:
     photos = write_photos(tmp_path / "camera")
     plan = written(photos, tmp_path / "out", console, per_shard=5)
-    files = find(photos, "train")
+    files = list_files(photos, "train")
     good = [i for i, entry in enumerate(files.entries) if entry.name not in BROKEN]
     found = samples(tmp_path / "out")
     assert (plan.images, plan.shards, len(found)) == (24, 5, 24)
     assert len({sample["__key__"] for sample in found}) == 24
     for sample in found:
         place = good[int(sample["__key__"])]
-        assert sample["jpg"] == files.read(files.entries[place])
+        assert sample["jpg"] == files.read(place)
         assert int(sample["cls"]) == files.targets[place]
     skipped = (tmp_path / "out" / "skipped.txt").read_text().splitlines()
     assert {line.split("\t")[0] for line in skipped} == set(BROKEN)
@@ -52,7 +52,7 @@ def test_image_files_keep_their_bytes_and_labels(tmp_path: Path, console: Consol
 
 def test_arrays_are_written_as_png_with_the_same_pixels(few_images: str, tmp_path: Path, console: Console) -> None:
     written(few_images, tmp_path / "out", console, per_shard=64)
-    images = load(few_images)
+    images = load_images(few_images)
     found = list(wds.WebDataset([str(tmp_path / "out" / "shard-000000.tar")], shardshuffle=False).decode("l8"))
     assert len(found) == 64
     for sample in found:
@@ -63,7 +63,9 @@ def test_arrays_are_written_as_png_with_the_same_pixels(few_images: str, tmp_pat
 
 def test_prior_features_are_stored_with_their_image(few_images: str, tmp_path: Path, console: Console) -> None:
     written(few_images, tmp_path / "out", console, prior="pixels", prior_width=8)
-    rows = prior_rows("pixels", load(few_images), cache=tmp_path / "cache", width=8)
+    rows = prior_features(
+        ShardConfig(data=few_images, prior="pixels", prior_width=8), load_images(few_images), cache=tmp_path / "cache"
+    )
     found = list(wds.WebDataset([str(tmp_path / "out" / "shard-000000.tar")], shardshuffle=False).decode())
     assert len(found) == len(rows) == 160
     for sample in found:
@@ -91,7 +93,7 @@ def test_the_common_side_is_the_original_one_even_if_the_cache_would_resize(
 
 
 def test_a_killed_command_resumes(tmp_path: Path, console: Console) -> None:
-    pixels = load("fashion-mini").pixels[:3000]
+    pixels = load_images("fashion-mini").pixels[:3000]
     np.save(tmp_path / "few.npy", pixels)
     out, whole = tmp_path / "killed", tmp_path / "whole"
     command = [sys.executable, "-m", "glf", "shard", str(tmp_path / "few.npy"), "--per-shard", "100", "--out", str(out)]
@@ -141,5 +143,5 @@ def test_mistakes_are_explained(few_images: str, tmp_path: Path, console: Consol
     with pytest.raises(ValueError, match="per_shard must be at least 1, got 0"):
         written(few_images, tmp_path / "out", console, per_shard=0)
     written(few_images, tmp_path / "out", console)
-    with pytest.raises(ValueError, match="is a stream of shards, which only pretraining reads"):
+    with pytest.raises(ValueError, match="is a stream of shards, which only `glf pretrain` reads"):
         written(tmp_path / "out", tmp_path / "again", console)

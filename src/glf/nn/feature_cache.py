@@ -1,0 +1,150 @@
+"""Cached features, which grow batch by batch and survive a kill.
+
+Each batch is appended to ``features.f32``, and once it is on disk a line is appended to ``journal.jsonl``. After a
+kill, extraction resumes after the last batch in the journal; anything beyond it is cut off.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from glf import ui
+from glf.data.decode import StoredSize
+from glf.data.decode_all import Decoded
+from glf.data.source import Skipped
+from glf.files import atomic_write, exclusive_lock, explain_full_disk
+
+FEATURES, JOURNAL = "features.f32", "journal.jsonl"
+ADVICE = "free some space there, or set GLF_CACHE to another disk; the same command continues where it stopped"
+
+
+@dataclass
+class FeatureCache:
+    """Cached features of a sequence of images, of which the first ``seen`` are done or skipped."""
+
+    folder: Path
+    shape: StoredSize | None = None  # of the images, if they are decoded on the way
+    seen: int = 0
+    count: int = 0  # of features: ``seen`` without the skipped images
+    width: int = 0
+    skipped: list[tuple[int, str]] = field(default_factory=list)  # index and reason
+    length: int = 0  # of the journal, in bytes
+
+    @classmethod
+    def open(cls, folder: Path) -> "FeatureCache":
+        """Read the journal up to the first line that is incomplete or claims more features than there are."""
+        cached = cls(folder)
+        if not (folder / JOURNAL).exists():
+            return cached
+        size = (folder / FEATURES).stat().st_size if (folder / FEATURES).exists() else 0
+        for line in (folder / JOURNAL).read_bytes().splitlines(keepends=True):
+            try:
+                values = json.loads(line)
+                if not line.endswith(b"\n") or values.get("count", 0) * values.get("width", 0) * 4 > size:
+                    break
+                if "shape" in values:
+                    cached.shape = None if values["shape"] is None else StoredSize(*values["shape"])
+                else:
+                    skipped = [(int(i), str(why)) for i, why in values["skipped"]]
+                    cached.seen, cached.count, cached.width = (int(values[n]) for n in ("seen", "count", "width"))
+                    cached.skipped += skipped
+            except (ValueError, TypeError, KeyError, AttributeError):  # not a journal, or damaged
+                break
+            cached.length += len(line)
+        return cached
+
+    @contextmanager
+    def exclusively(self) -> Iterator[None]:
+        """Lock the folder, and read the journal again, because another process may have extended it.
+
+        If an error occurs before the first batch is done, the folder is removed.
+        """
+        with exclusive_lock(self.folder), explain_full_disk(self.folder, ADVICE):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            vars(self).update(vars(self.open(self.folder)))
+            try:
+                yield
+            finally:
+                if self.seen == 0:
+                    shutil.rmtree(self.folder, ignore_errors=True)
+
+    def restart(self, shape: StoredSize | None) -> None:
+        """Begin an empty journal, which discards all features."""
+        with atomic_write(self.folder / JOURNAL, ADVICE) as partial:
+            partial.write_bytes(_line(shape=shape))
+        vars(self).update(vars(self.open(self.folder)))
+
+    def extend(
+        self,
+        images: Generator[Decoded, None, None],
+        total: int,
+        features_of: Callable[[np.ndarray], np.ndarray],
+        batch_size: int,
+        label: str,
+    ) -> StoredSize | None:
+        """Append features batch by batch, until all images are done or one has another shape, which is returned."""
+        batch, skipped = list[np.ndarray](), list[tuple[int, str]]()
+        with (
+            open(self.folder / FEATURES, "ab") as features_file,
+            open(self.folder / JOURNAL, "ab") as journal,
+            closing(images),
+            ui.progress() as bar,
+        ):
+            features_file.truncate(self.count * self.width * 4)
+            journal.truncate(self.length)
+            task = bar.add_task(label, total=total, completed=self.seen)
+            for i, image in enumerate(images, start=self.seen):
+                if isinstance(image, StoredSize):
+                    return image
+                if isinstance(image, Skipped):
+                    skipped.append((i, image.why))
+                else:
+                    batch.append(image)
+                if len(batch) == batch_size or i + 1 == total:
+                    if batch:
+                        features = features_of(np.stack(batch))
+                        self.width = features.shape[1]
+                        _append(features_file, np.ascontiguousarray(features, dtype="<f4").data)
+                    self.count, self.seen, self.skipped = self.count + len(batch), i + 1, self.skipped + skipped
+                    _append(journal, _line(seen=self.seen, count=self.count, width=self.width, skipped=skipped))
+                    batch, skipped = [], []
+                    bar.update(task, completed=self.seen)
+        return None
+
+    def features(self) -> np.ndarray:
+        # Mapped copy-on-write, because torch refuses read-only arrays; nothing writes to it.
+        return np.memmap(self.folder / FEATURES, dtype="<f4", mode="c", shape=(self.count, self.width))
+
+
+def _line(**values: object) -> bytes:
+    return (json.dumps(values) + "\n").encode()
+
+
+def _append(file: BinaryIO, data: bytes | memoryview) -> None:
+    """Write and wait until it is on disk."""
+    file.write(data)
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def write_npy(batches: Iterable[np.ndarray], count: int, path: Path) -> None:
+    """Write ``count`` float32 features to an .npy file, as they come.
+
+    Not through a memory map: on a full disk, writing to one kills the process without a message.
+    """
+    with atomic_write(path) as partial, open(partial, "wb") as file:
+        written = 0
+        for features in batches:
+            if written == 0:
+                header = {"descr": "<f4", "fortran_order": False, "shape": (count, features.shape[1])}
+                np.lib.format.write_array_header_1_0(file, header)
+            file.write(np.ascontiguousarray(features, dtype="<f4").data)
+            written += len(features)
+        assert written == count > 0
