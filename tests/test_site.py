@@ -1,4 +1,4 @@
-"""The site builds with warnings as errors and brings all it shows; its table and pictures are the library's."""
+"""The site builds without warnings and without the network; generated tables and pictures are up to date."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def test_every_page_of_docs_is_in_the_site(site: Path) -> None:
         assert (site / page.with_suffix(".html").name).is_file(), page.name
 
 
-def test_nothing_that_a_page_shows_comes_from_the_network(site: Path) -> None:
+def test_pages_load_nothing_from_the_network(site: Path) -> None:
     shown = (
         r'<(?:script|img|iframe|source)[^>]*\ssrc="?(https?:)?//|<link[^>]*\shref="?(https?:)?//'
         r'|@import|url\(["\']?https?:'
@@ -50,13 +50,13 @@ def test_nothing_that_a_page_shows_comes_from_the_network(site: Path) -> None:
         assert not re.search(shown, file.read_text()), file.name
 
 
-def test_every_public_name_has_its_place_in_the_reference(site: Path) -> None:
+def test_every_public_name_is_in_the_reference(site: Path) -> None:
     page = (site / "api.html").read_text()
     missing = [name for name in glf.__all__ if f'id="glf.{name}"' not in page]
     assert not missing, f"give each a line '::: NAME' in docs/api.md: {missing}"
 
 
-def test_formulas_and_examples_are_drawn(site: Path) -> None:
+def test_formulas_and_examples_are_rendered(site: Path) -> None:
     for name in ("api.html", "adc.html"):
         page = (site / name).read_text()
         assert page.count("<math") >= 4
@@ -65,7 +65,7 @@ def test_formulas_and_examples_are_drawn(site: Path) -> None:
             assert left not in prose, f"{name} shows {left}"
 
 
-def test_docstrings_of_several_lines_become_one_formula() -> None:
+def test_a_formula_of_several_lines_becomes_one() -> None:
     shown = as_markdown("One.\n\n.. math::\n    a +\n    b\n\nTwo :math:`c`.\n\n>>> 1\n1")
     assert shown == "One.\n\n$$\na + b\n$$\n\nTwo $c$.\n\n```pycon\n>>> 1\n1\n```"
 
@@ -82,11 +82,11 @@ def test_docstrings_of_several_lines_become_one_formula() -> None:
         ("docs/a.md", "`[x](no.md)`", "`[x](no.md)`"),
     ],
 )
-def test_links_of_the_repository_are_links_of_the_site(here: str, markdown: str, shown: str) -> None:
+def test_relative_links_of_the_repository_become_links_of_the_site(here: str, markdown: str, shown: str) -> None:
     assert LINK.sub(lambda found: relinked(found, here, here.removeprefix("docs/")), markdown) == shown
 
 
-def test_a_link_to_nowhere_is_an_error() -> None:
+def test_a_link_without_a_target_is_an_error() -> None:
     with pytest.raises(FileNotFoundError, match=r"nowhere\.md"):
         LINK.sub(lambda found: relinked(found, "docs/a.md", "a.md"), "[x](../nowhere.md)")
 
@@ -103,7 +103,7 @@ def test_the_picture_of_the_architecture_shows_the_imports_of_the_source() -> No
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_picture_shows_what_the_library_computes(name: str) -> None:
     found, stored = rounded(PICTURES[name]()), dict(STORED[name])
-    if name == "runaway":  # for ever undone, z takes another path on every kind of processor: 2 % apart after 100 steps
+    if name == "runaway":  # z diverges, and differs by processor: by 2 % after 100 steps
         assert found["held fixed"] == pytest.approx(stored["held fixed"], rel=0.05)
         stored["held fixed"], found["held fixed"] = stored["held fixed"][:40], found["held fixed"][:40]
     expected = {key: pytest.approx(value, rel=1e-4, abs=1e-6) for key, value in stored.items()}
