@@ -1,4 +1,4 @@
-"""Recipes are values of PretrainConfig, each buildable, each with its command, cost and number."""
+"""Recipes are valid configs, each with its command, cost and published accuracy."""
 
 import pytest
 import torch
@@ -14,25 +14,25 @@ NAMED = [(method, name) for method in METHODS for name in ["tiny", *RECIPES.get(
 
 
 @pytest.mark.parametrize(("method", "name"), NAMED)
-def test_every_recipe_is_a_configuration(method: str, name: str) -> None:
+def test_every_recipe_is_a_valid_config(method: str, name: str) -> None:
     config = apply_recipe(PretrainConfig(method=method, recipe=name))
     assert config.recipe == name
     assert from_dict(PretrainConfig, to_dict(config)) == config
-    row = parse(method)
-    row.build(**config.options)
-    assert len(policies.policy(config.augment or row.augment)) == 2 or row.many_views
+    entry = parse(method)
+    entry.build(**config.options)
+    assert len(policies.policy(config.augment or entry.augment)) == 2 or entry.many_views
     text = recipe(method, name).described(method, name)
     assert f"glf pretrain --method {method} --recipe {name} --data " in text
     assert "published: " in text
     assert "cost: " in text
 
 
-def test_every_method_of_the_table_has_a_tiny_one_and_no_other_method_has_any() -> None:
+def test_every_method_has_the_recipe_tiny_and_recipes_belong_to_known_methods() -> None:
     assert set(RECIPES) <= set(METHODS)
     assert {method for method, name in NAMED if name == "tiny"} == set(METHODS)
 
 
-def test_unknown_recipes_are_refused_with_those_that_there_are() -> None:
+def test_an_unknown_recipe_lists_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"simclr has no recipe 'cifr' - did you mean 'cifar'.*tiny, cifar, wmse"):
         recipe("simclr+adc", "cifr")
 

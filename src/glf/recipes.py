@@ -1,8 +1,8 @@
-"""Published settings by name: ``glf pretrain --method simclr --recipe cifar``.
+"""Recipes: named hyperparameter presets, ``glf pretrain --method simclr --recipe cifar``.
 
-A recipe is a set of values for PretrainConfig and nothing more; whatever is given on the command line beside it
-counts. ``tiny`` trains on two cores in minutes. The others are the settings of the repository that is named, as far as
-they can be said in this frame, with the number that it reports: none of them has been run by us, for they take a GPU.
+A recipe is a set of values of PretrainConfig; options given explicitly override it. ``tiny`` trains on two cores in
+minutes. The other recipes have the hyperparameters of a published repository, as far as glf can express them, and the
+accuracy reported there. They need a GPU and have not been run with glf.
 """
 
 from dataclasses import dataclass, replace
@@ -19,32 +19,32 @@ _WMSE = {
     "backbone": "resnet18", "image_size": 32, "batch_size": 512, "epochs": 1000, "warmup_epochs": 5.0,
     "optimizer": "adamw", "lr": 1.5e-3, "weight_decay": 1e-6, "augment": "wmse", "colours": "exact",
 }  # fmt: skip
-_LARS = {"lars_eta": 0.001, "lars_clip": False}  # of the papers; solo-learn's on CIFAR are our defaults
+_LARS = {"lars_eta": 0.001, "lars_clip": False}  # of the papers; glf's defaults are solo-learn's for CIFAR
 _IMAGENET = {"backbone": "resnet50", "image_size": 224, "colours": "exact"}
-# Larger crops and a higher rate than usual: in ten epochs of 5,000 images nothing learns to see past smaller crops.
+# Larger crops and a higher learning rate than usual: ten epochs of 5,000 images are too few for smaller crops.
 _TINY = {"backbone": "small_resnet", "batch_size": 128, "epochs": 10, "augment": "gentle", "lr": 6e-3}
 _TINY_OWN: dict[str, dict[str, Any]] = {
-    "swav": {"prototypes": 64},  # a batch of 128 has no equal shares for more
-    # The series is a bound only while the width is at most the distortion; beyond, it has no minimum.
+    "swav": {"prototypes": 64},  # Sinkhorn assigns equal shares of a batch of 128 images: too few for more prototypes
+    # The series has a minimum only if the width of z is at most the distortion.
     "mec": {"options": {"distortion": 512.0, "warmup": 0.0}},
-    "ressl": {"augment": None},  # its last view must be a weak one
-    "relicv2": {"augment": "wmse"},  # with which its stored benchmark was run
+    "ressl": {"augment": None},  # the method's own: its last view must be weak
+    "relicv2": {"augment": "wmse"},  # as in its stored benchmark
 }
 _SOLO = "solo-learn, online linear probe"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """One method's settings on one kind of data."""
+    """The hyperparameters of one method on one data set."""
 
     settings: dict[str, Any]
     data: str
     source: str
-    published: str  # accuracy in per cent, and of what
+    published: str  # accuracy in per cent, with the data set or metric
     cost: str
 
     def described(self, method: str, name: str) -> str:
-        """The command, where it is from, what was published, what it costs."""
+        """The command, and the recipe's source, published accuracy and cost."""
         command = f"glf pretrain --method {method} --recipe {name} --data {self.data}"
         return f"{command}\n  from {self.source}; published: {self.published}; cost: {self.cost}"
 
@@ -61,7 +61,7 @@ def _imagenet(published: str, source: str, **settings: Any) -> Recipe:
 
 
 def _wmse(published: str, **settings: Any) -> Recipe:
-    source = "W-MSE's repository, whose protocol the paper's Table 1 descends from; its Adam is our AdamW"
+    source = "W-MSE's repository (the protocol of the ADC paper's Table 1; AdamW instead of Adam)"
     return _cifar(published, source=source, base=_WMSE, **settings)
 
 
@@ -69,12 +69,13 @@ RECIPES: dict[str, dict[str, Recipe]] = {
     "simclr": {
         "cifar": _cifar("90.74 on CIFAR-10, 65.78 on CIFAR-100", lr=0.4, weight_decay=1e-4, augment="symmetric",
                         projector=(2048, 256), projector_norm=False, options={"temperature": 0.2}),
-        "wmse": _wmse("91.80 linear, 88.42 5-nn on CIFAR-10", projector=(1024, 64), options={"temperature": 0.5}),
+        "wmse": _wmse("91.80 linear, 88.42 k-NN (k = 5) on CIFAR-10", projector=(1024, 64),
+                      options={"temperature": 0.5}),
     },
     "moco": {
         "cifar": _cifar("92.94 on CIFAR-10, 69.89 on CIFAR-100", optimizer="sgd", lr=0.3, weight_decay=1e-4,
-                        augment="symmetric_weak", projector=(2048, 256), projector_norm=False, ema_momentum=(0.99, 0.999),
-                        options={"temperature": 0.2, "queue": 32768}),
+                        augment="symmetric_weak", projector=(2048, 256), projector_norm=False,
+                        ema_momentum=(0.99, 0.999), options={"temperature": 0.2, "queue": 32768}),
         "imagenet": _imagenet("67.5 top-1", "facebookresearch/moco", epochs=200, batch_size=256,
                               optimizer="sgd", lr=0.03, weight_decay=1e-4, warmup_epochs=0.0, augment="weak",
                               projector=(2048, 128), projector_norm=False, ema_momentum=(0.999, 0.999),
@@ -90,11 +91,11 @@ RECIPES: dict[str, dict[str, Recipe]] = {
     "byol": {
         "cifar": _cifar("92.58 on CIFAR-10, 70.46 on CIFAR-100", lr=1.0, weight_decay=1e-5, augment="asymmetric",
                         projector=(4096, 256), predictor=(4096,), ema_momentum=(0.99, 1.0)),
-        "wmse": _wmse("91.73 linear, 89.45 5-nn on CIFAR-10", projector=(1024, 64), predictor=(1024,)),
+        "wmse": _wmse("91.73 linear, 89.45 k-NN (k = 5) on CIFAR-10", projector=(1024, 64), predictor=(1024,)),
         "imagenet": _imagenet("74.3 top-1 (from memory of the paper)", "deepmind-research/byol", epochs=1000,
                               batch_size=4096, optimizer="lars", lr=0.2, weight_decay=1.5e-6, warmup_epochs=10.0,
-                              augment="asymmetric224", projector=(4096, 256), predictor=(4096,), ema_momentum=(0.996, 1.0),
-                              **_LARS),
+                              augment="asymmetric224", projector=(4096, 256), predictor=(4096,),
+                              ema_momentum=(0.996, 1.0), **_LARS),
     },
     "barlow_twins": {
         "cifar": _cifar("92.10 on CIFAR-10, 70.90 on CIFAR-100", lr=0.3, weight_decay=1e-4, augment="asymmetric",
@@ -114,9 +115,9 @@ RECIPES: dict[str, dict[str, Recipe]] = {
     "wmse": {
         "cifar": _cifar("88.67 on CIFAR-10, 61.33 on CIFAR-100", optimizer="adamw", lr=2e-3, weight_decay=1e-6,
                         augment="strong", projector=(1024, 64), options={"size": 128, "rounds": 1}),
-        "wmse": _wmse("91.55 linear, 89.69 5-nn on CIFAR-10 with two views", projector=(1024, 64)),
-        "wmse4": _wmse("91.99 linear, 89.87 5-nn on CIFAR-10 with four views", projector=(1024, 64), augment="wmse4",
-                       batch_size=256, lr=3e-3),
+        "wmse": _wmse("91.55 linear, 89.69 k-NN (k = 5) on CIFAR-10 with two views", projector=(1024, 64)),
+        "wmse4": _wmse("91.99 linear, 89.87 k-NN (k = 5) on CIFAR-10 with four views", projector=(1024, 64),
+                       augment="wmse4", batch_size=256, lr=3e-3),
     },
     "ressl": {
         "cifar": _cifar("90.63 on CIFAR-10, 65.92 on CIFAR-100", optimizer="sgd", lr=0.05, weight_decay=1e-4,
@@ -124,12 +125,12 @@ RECIPES: dict[str, dict[str, Recipe]] = {
                         options={"queue": 65536, "temperature": 0.1, "sharp": 0.04}),
     },
     "mec": {
-        "imagenet": _imagenet("none that we could verify", "xinliu20/MEC", epochs=100, batch_size=1024, optimizer="sgd",
+        "imagenet": _imagenet("none verified", "xinliu20/MEC", epochs=100, batch_size=1024, optimizer="sgd",
                               lr=0.5, weight_decay=1e-5, warmup_epochs=10.0, augment="asymmetric",
                               projector=(2048, 2048, 2048), predictor=(512,), ema_momentum=(0.996, 1.0)),
     },
     "vicreg": {
-        # solo-learn sums the variance over views, where we average.
+        # solo-learn sums the variance over views; glf averages it.
         "cifar": _cifar("92.07 on CIFAR-10, 68.54 on CIFAR-100", lr=0.3, weight_decay=1e-4, augment="solarised",
                         projector=(2048, 2048, 2048), options={"variance": 50.0}),
         "imagenet": _imagenet("73.2 top-1", "facebookresearch/vicreg", epochs=1000, batch_size=2048,
@@ -137,7 +138,7 @@ RECIPES: dict[str, dict[str, Recipe]] = {
                               augment="asymmetric224", projector=(8192, 8192, 8192), **_LARS),
     },
     "vicregl": {
-        "imagenet": _imagenet("70.4 top-1 (71.2 at a share of 0.9)",
+        "imagenet": _imagenet("70.4 top-1 (71.2 with a share of 0.9)",
                               "facebookresearch/VICRegL", epochs=300, batch_size=2048, optimizer="lars", lr=0.2,
                               weight_decay=1e-6, warmup_epochs=10.0, augment="asymmetric224",
                               projector=(8192, 8192, 8192), local=(512, 512, 512), **_LARS),
@@ -154,7 +155,7 @@ RECIPES: dict[str, dict[str, Recipe]] = {
 
 
 def recipes(method: str) -> dict[str, Recipe]:
-    """All recipes of a method, with or without a constraint, by name."""
+    """All recipes of a method by name; an added constraint does not matter."""
     base = _base(method)
     return {"tiny": tiny(base), **RECIPES.get(base, {})}
 
@@ -164,7 +165,7 @@ def _base(method: str) -> str:
 
 
 def recipe(method: str, name: str) -> Recipe:
-    """The recipe of that name for a method, or a ValueError with those that there are."""
+    """Look up a recipe of a method; the ValueError for an unknown name lists the known ones."""
     known = recipes(method)
     if name not in known:
         raise ValueError(f"{_base(method)} has no recipe {name!r}{nearest(name, known)} (it has: {', '.join(known)})")
@@ -172,13 +173,13 @@ def recipe(method: str, name: str) -> Recipe:
 
 
 def tiny(method: str) -> Recipe:
-    """What trains on two cores in minutes: the small ResNet, and the row's own heads."""
+    """The recipe that trains on two cores in minutes: the small ResNet with the method's own heads."""
     return Recipe(
         settings={**_TINY, **_TINY_OWN.get(method, {})},
         data="fashion-mini",
-        source="ours",
-        published="none: it shows that a row trains",
-        cost="some three minutes for 5,000 images of 32 px on two cores",
+        source="glf",
+        published="none; it shows that the method trains",
+        cost="about three minutes for 5,000 images of 32 px on two cores",
     )
 
 
