@@ -1,4 +1,4 @@
-"""ADC in a LightningModule built of lightly's parts: NT-Xent, its head and its transform, plus five lines of glf.
+"""ADC in a LightningModule with lightly's NT-Xent loss, projection head and transform: five lines of glf.
 
 Run: python examples/adc_with_lightly.py
 """
@@ -14,14 +14,13 @@ from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from glf.constrain.adc.equations import ADC
-from glf.data.sources import load_images  # 1
+from glf import ADC, load_images  # 1
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
 
 class Clothes(Dataset):
-    """Two views of each embedded image, by lightly's transform, and its row."""
+    """Two views of each bundled image, by lightly's transform, and its index."""
 
     pixels = load_images("fashion-mini").pixels[:512, :, :, 0]
     views = SimCLRTransform(input_size=32, gaussian_blur=0.0)
@@ -29,8 +28,8 @@ class Clothes(Dataset):
     def __len__(self) -> int:
         return len(self.pixels)
 
-    def __getitem__(self, row: int) -> tuple[list[torch.Tensor], int]:
-        return self.views(Image.fromarray(self.pixels[row]).convert("RGB")), row
+    def __getitem__(self, index: int) -> tuple[list[torch.Tensor], int]:
+        return self.views(Image.fromarray(self.pixels[index]).convert("RGB")), index
 
 
 class SimCLR(L.LightningModule):
@@ -40,13 +39,13 @@ class SimCLR(L.LightningModule):
         self.model = nn.Sequential(*layers, SimCLRProjectionHead(64 * 49, 128, 64))
         self.criterion = NTXentLoss(temperature=0.5)
         self.adc = ADC()  # 2
-        self.register_buffer("prior", prior)  # 3: a row for each image, from any frozen encoder; here the pixels
+        self.register_buffer("prior", prior)  # 3: features of any frozen encoder, one vector per image; here the pixels
 
     def training_step(self, batch: list, step: int) -> torch.Tensor:
-        (x0, x1), rows = batch
+        (x0, x1), indices = batch
         z0, z1 = self.model(x0), self.model(x1)
         base = self.criterion(z0, z1)
-        added = self.adc(z0, z1, prior=self.prior[rows])  # 4
+        added = self.adc(z0, z1, prior=self.prior[indices])  # 4
         print(f"step {step}  nt-xent {base:.3f}  adc {added:.3f}")
         return base + added  # 5
 

@@ -1,6 +1,6 @@
-"""Reading a comparison from Python: what compare.json holds, and the difference that a constraint makes, seed by seed.
+"""Reading compare.json in Python: results, and the difference that a constraint makes, paired by seed.
 
-Run: python examples/read_a_comparison.py [runs/compare/compare.json]; without a file a tiny comparison is run first.
+Run: python examples/read_a_comparison.py [runs/compare/compare.json]; without a file it runs a tiny comparison first.
 """
 
 import json
@@ -12,11 +12,11 @@ from statistics import mean
 import numpy as np
 
 import glf
-from glf.data.sources import load_images
+from glf import load_images
 
 
 def tiny(place: Path) -> Path:
-    """SimCLR with and without ADC on some embedded images: numbers to read, and no more than that."""
+    """Compare SimCLR with and without ADC on a few bundled images; the numbers are for reading only."""
     train, test = load_images("fashion-mini", "train"), load_images("fashion-mini", "test")
     arrays = {"train_images": train.pixels[:300], "train_labels": train.targets[:300]}
     np.savez(place / "few.npz", test_images=test.pixels[:200], test_labels=test.targets[:200], **arrays)
@@ -34,9 +34,9 @@ with tempfile.TemporaryDirectory() as place:
 
 print(f"{content['title']}; base {content['base']!r}, torch {content['versions']['torch']}, {content['machine']}")
 values = {(run["data"], run["method"], run["variant"], run["seed"]): run["values"] for run in content["runs"]}
-for data, judged in content["evaluated"].items():
+for data, evaluated in content["evaluated"].items():
     for metric in ("linear", "knn5"):
-        print(f"{Path(data).name}: {judged['protocols'][metric]}, {judged['test']} test images")
+        print(f"{Path(data).name}: {evaluated['protocols'][metric]}, {evaluated['test']} test images")
         for name, by_seed in content["references"][data].items():
             print(f"  {name:14}{mean(100 * row[metric] for row in by_seed.values()):6.2f}")
         for method in content["methods"]:

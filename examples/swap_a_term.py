@@ -1,17 +1,11 @@
-"""One frame, one term swapped at a time: the same embeddings under several objectives.
+"""Swapping one term at a time: the same embeddings under several objectives.
 
 Run: python examples/swap_a_term.py
 """
 
 import torch
 
-from glf.align.distance import MSE
-from glf.constrain.adc.equations import ADC
-from glf.constrain.contrast import LogPartition
-from glf.constrain.moments import Covariance, Variance
-from glf.methods import parse
-from glf.objective import Objective
-from glf.types import Embeddings
+from glf import ADC, MSE, Covariance, Embeddings, LogPartition, Objective, Variance, parse
 
 generator = torch.Generator().manual_seed(0)
 z = torch.randn(2, 64, 32, generator=generator)
@@ -19,9 +13,9 @@ e = Embeddings(z=z, prior=torch.randn(64, 16, generator=generator))
 
 vicreg = Objective(align=25 * MSE(), constrain=25 * Variance() + 2 * Covariance())
 objectives = {
-    "vicreg, written out": vicreg,
-    "vicreg, from the table": parse("vicreg").build(),
-    "its aligning part with SimCLR's constraint": Objective(align=25 * MSE(), constrain=LogPartition(0.5)),
+    "vicreg, from its terms": vicreg,
+    "vicreg, by name": parse("vicreg").build(),
+    "VICReg's aligning part, SimCLR's constraint": Objective(align=25 * MSE(), constrain=LogPartition(0.5)),
     "vicreg constrained by ADC": vicreg.constrained_by(ADC(nu=3.0, upsilon=10.0)),
 }
 for name, objective in objectives.items():
