@@ -106,6 +106,8 @@ def result(content: Content) -> Content:
     content = {**content, "schema": RESULT_SCHEMA}
     if "config" in content:
         content["config"] = rename(content["config"], TRAINING)
+    if "objective" in content:
+        content["objective"] = {{"maps": "transforms"}.get(n, n): v for n, v in content["objective"].items()}
     if "training" in content:
         content["training"] = {{"waiting": "data_wait"}.get(n, n): v for n, v in content["training"].items()}
     if "command" in content:

@@ -182,3 +182,13 @@ def test_a_comparison_does_not_import_lightning() -> None:
     """Only the processes of its runs do: importing it takes seconds."""
     code = "import sys, glf.comparison.conduct, glf.comparison.worker; print('lightning' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+@pytest.mark.slow
+def test_a_run_on_two_devices_is_trained_and_evaluated_once(few_images: str, tmp_path: Path, console: Console) -> None:
+    """Lightning starts the second process with the recorded command."""
+    settings = {**QUICK, "devices": "2", "device": "cpu"}
+    content = compare(small(few_images, tmp_path, constrain=("none",), seeds=1, settings=settings), console)
+    (run,) = content["runs"]
+    assert "--devices 2" in run["command"]
+    assert run["values"]
