@@ -1,4 +1,4 @@
-"""Real images, saved in many formats and then damaged: what a disk, a network and an enemy make of a folder."""
+"""Damaged image files: real images in many formats, with random damage as by disks, networks and attackers."""
 
 import io
 import random
@@ -29,7 +29,7 @@ EXTREMES = (0, 1, 0x7F, 0x80, 0xFF)
 
 
 def originals() -> dict[str, list[bytes]]:
-    """For each kind some files: two photographs at a small size, and clothes."""
+    """Files of each format: two small photographs, and images of clothes."""
     import sklearn.datasets
 
     folder = Path(sklearn.datasets.__file__).parent / "images"
@@ -71,14 +71,14 @@ def _remove(data: bytearray, rng: random.Random) -> None:
 
 
 def _edit_header(data: bytearray, rng: random.Random) -> None:
-    """Numbers at the beginning become extreme ones, sizes among them."""
+    """Replace bytes near the beginning, such as image sizes, by extreme values."""
     for _ in range(rng.choice((1, 2, 4))):
         place = rng.randrange(4, min(64, len(data)))
         data[place : place + rng.choice((1, 2, 4))] = bytes([rng.choice(EXTREMES)]) * rng.choice((1, 2, 4))
 
 
 def _claim(data: bytearray, rng: random.Random) -> None:
-    """Another size, in the place where the format has it, with a sum that is right where there is one."""
+    """Change the image size in the header of the format, with a correct checksum for PNG."""
     width, height = (rng.choice((0, 1, 3, 5000, 13_000, 50_000, 65_535)) for _ in range(2))
     if data[:4] == b"\x89PNG":
         data[16:24] = struct.pack(">II", width, height)
@@ -99,7 +99,7 @@ def _claim(data: bytearray, rng: random.Random) -> None:
 
 
 def _swap(data: bytearray, rng: random.Random) -> None:
-    """A piece becomes a copy of another one."""
+    """Overwrite a piece by a copy of another one."""
     size = min(rng.choice((8, 64, 512)), len(data) // 2)
     one, other = rng.randrange(len(data) - size), rng.randrange(len(data) - size)
     data[one : one + size] = data[other : other + size]
@@ -111,7 +111,7 @@ DAMAGE: tuple[Callable[[bytearray, random.Random], None], ...] = (
 
 
 def write_mutants(folder: Path, count: int, seed: int = 0) -> None:
-    """good/ with as many whole files as bad/ has damaged ones, and one more."""
+    """Write ``count`` damaged files to bad/, and ``count`` + 1 undamaged ones to good/."""
     rng, files = random.Random(seed), originals()
     names = list(files)
     for kind in ("good", "bad"):

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from glf.align.distance import MSE, Cosine, Diagonal, UnitDistance
-from glf.align.local import LocalMSE
+from glf.align.distance import MSE, Cosine, Diagonal, LocalMSE, UnitDistance
 from glf.align.metaug import UnifiedMatch
 from glf.align.predict import MatchTeacher, PredictTeacher, PredictTeacherCosine, PredictView
 from glf.align.relations import ClusterMatch, Invariance, Relation, SwappedPrediction

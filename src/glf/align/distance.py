@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from glf.similarity import correlation_of_views
+from glf.similarity import MatchedCells, correlation_of_views
 from glf.terms import Tempered, Term, mean
 from glf.types import Embeddings, Scalar
 
@@ -32,6 +32,19 @@ class MSE(Term):
 
     def forward(self, e: Embeddings) -> Scalar:
         return mean(mse(e.z[v], e.z[w]) for v, w in combinations(range(len(e.z)), 2))
+
+
+class LocalMSE(MatchedCells):
+    """VICRegL: mean squared error of matched cells. Twice the mean over sets, that is, the sum over both matchings.
+
+    Reference: Bardes et al. 2022 (VICRegL), Eq. 3 to 5, as lightly does. The authors' code overwrites the sum in its
+    loop over pairs of views.
+    """
+
+    name, role, formula = "local_mse", "align", "|cell_i - cell'_match(i)|^2 / d"
+
+    def forward(self, e: Embeddings) -> Scalar:
+        return 2 * mean(mse(a.flatten(0, 1), b.flatten(0, 1)) for a, b in self.matches(e))
 
 
 def cosine(z0: Float[Tensor, "batch dim"], z1: Float[Tensor, "batch dim"], temperature: float = 1.0) -> Scalar:

@@ -121,7 +121,7 @@ class Redundancy(Term):
 class LocalVariance(MatchedCells):
     """VICRegL: keeps the standard deviation of every dimension of every matched cell over the batch."""
 
-    name, role, formula = "local_variance", "constrain", "max(0, 1 - std map^j)"
+    name, role, formula = "local_variance", "constrain", "max(0, 1 - std cell^j)"
 
     def forward(self, e: Embeddings) -> Scalar:
         return 2 * mean(variance(x) for pair in self.matches(e) for x in pair)
@@ -130,7 +130,7 @@ class LocalVariance(MatchedCells):
 class LocalCovariance(MatchedCells):
     """VICRegL: decorrelates the dimensions of every matched cell over the batch."""
 
-    name, role, formula = "local_covariance", "constrain", "sum_{i != j} Cov(map)_ij^2 / d"
+    name, role, formula = "local_covariance", "constrain", "sum_{i != j} Cov(cell)_ij^2 / d"
 
     def forward(self, e: Embeddings) -> Scalar:
         return 2 * mean(covariance(x) for pair in self.matches(e) for x in pair)
