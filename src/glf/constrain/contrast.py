@@ -244,5 +244,5 @@ class ClusterPartition(Term):
         if not self.clusters.ready:
             return 0.0 * e.z.sum()
         counts = list(self.clusters.counts)
-        by_count = [logits.split(counts, dim=1) for logits in similarities_to_clusters(e, self.clusters)]
+        by_count = [torch.split(logits, counts, dim=1) for logits in similarities_to_clusters(e, self.clusters)]
         return mean(entry_partition(logits) for parts in by_count for logits in parts)

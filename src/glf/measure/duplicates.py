@@ -58,8 +58,8 @@ def _links(linked: Tensor, left: int, right: int) -> list[tuple[int, int]]:
         return []
     ends = torch.stack([first + left, second + right]).cpu().numpy()
     nodes, inverse = np.unique(ends, return_inverse=True)
-    edges = inverse.reshape(ends.shape)
-    graph = coo_array((np.ones(edges.shape[1]), (edges[0], edges[1])), shape=(len(nodes), len(nodes)))
+    start, end = inverse.reshape(ends.shape)
+    graph = coo_array((np.ones(len(start)), (start, end)), shape=(len(nodes), len(nodes)))
     _, label = connected_components(graph, directed=False)
     seen: dict[int, int] = {}
     return [(node, seen.setdefault(number, node)) for node, number in zip(nodes.tolist(), label.tolist(), strict=True)]
