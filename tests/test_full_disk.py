@@ -11,15 +11,15 @@ from PIL import Image
 from rich.console import Console
 from torch import nn
 
-from glf import rundir
 from glf.checkpoint import load_checkpoint, save_checkpoint
 from glf.config.training import PretrainConfig
-from glf.data.sources import load
+from glf.data.sources import load_images
 from glf.nn.backbone import Backbone
 from glf.nn.features import extract
-from glf.nn.prior import prior_rows
+from glf.nn.prior import prior_features
 from glf.nn.weights import save_backbone
 from glf.result import read_result, update_result
+from glf.runfiles import LAST
 from glf.train.callbacks import RunLog
 from glf.train.run import pretrain
 from machine import files_up_to, on_a_small_disk
@@ -40,14 +40,14 @@ def write_result(folder: Path) -> None:
 
 
 def write_features(folder: Path) -> None:
-    extract(nn.Flatten(), load("fashion-mini", "test").select(np.arange(40)), cache=folder)
+    extract(nn.Flatten(), load_images("fashion-mini", "test").select(np.arange(40)), cache=folder)
 
 
 WRITERS = {
     "checkpoint": (write_checkpoint, "continue with --resume"),
-    "backbone": (write_backbone, "make room there"),
-    "result": (write_result, "make room there"),
-    "features": (write_features, "make room there"),
+    "backbone": (write_backbone, "free some space there"),
+    "result": (write_result, "free some space there"),
+    "features": (write_features, "free some space there"),
 }
 
 
@@ -76,27 +76,27 @@ def test_the_reduced_prior(tmp_path: Path) -> None:
 
 def _prior(tmp_path: Path) -> np.ndarray:
     """Rows of one byte each go in, and of four come out."""
-    few = load("fashion-mini", "test").select(np.arange(300))
+    few = load_images("fashion-mini", "test").select(np.arange(300))
     np.save(tmp_path / "rows.npy", few.pixels.reshape(300, -1)[:, 300:400])
-    return prior_rows(f"file:{tmp_path / 'rows.npy'}", few, cache=tmp_path / "cache", width=64)
+    return prior_features(PretrainConfig(prior=f"file:{tmp_path / 'rows.npy'}"), few, cache=tmp_path / "cache")
 
 
 @pytest.mark.parametrize("store", ["pack", "auto"])
 def test_the_packed_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str) -> None:
     monkeypatch.setenv("GLF_CACHE", str(tmp_path / "cache"))
     (tmp_path / "set").mkdir()
-    for i, pixels in enumerate(load("fashion-mini", "test").pixels[:100, :, :, 0]):
+    for i, pixels in enumerate(load_images("fashion-mini", "test").pixels[:100, :, :, 0]):
         Image.fromarray(pixels).save(tmp_path / "set" / f"{i}.png")
     with (
         files_up_to(LIMIT),
-        pytest.raises(OSError, match=r"could not be written \(File too large\): make room") as error,
+        pytest.raises(OSError, match=r"could not be written \(File too large\): free some space") as error,
     ):
-        load(str(tmp_path / "set"), store=store)  # type: ignore[arg-type]
+        load_images(str(tmp_path / "set"), store=store)  # type: ignore[arg-type]
     assert all(words in str(error.value) for words in ("GLF_CACHE", "--store decode", str(tmp_path / "cache")))
     assert list((tmp_path / "cache" / "images").iterdir()) == []
     with files_up_to(LIMIT):
-        assert len(load(str(tmp_path / "set"), store="decode")) == 100
-    assert len(load(str(tmp_path / "set"), store=store)) == 100  # type: ignore[arg-type]
+        assert len(load_images(str(tmp_path / "set"), store="decode")) == 100
+    assert len(load_images(str(tmp_path / "set"), store=store)) == 100  # type: ignore[arg-type]
 
 
 def test_the_log_names_itself(tmp_path: Path, console: Console) -> None:
@@ -127,12 +127,12 @@ def test_a_run_ends_in_one_line_and_goes_on_when_there_is_room(
     with pytest.raises(OSError, match=r"checkpoint .*last\.ckpt could not be written \(File too large\)") as error:
         pretrain(config, console, callbacks=[Fills()])
     assert "\n" not in str(error.value)
-    assert "intact: make room there" in str(error.value)
+    assert "intact: free some space there" in str(error.value)
     out = tmp_path / "full"
-    assert load_checkpoint(out / rundir.LAST)["epoch"] == 0
+    assert load_checkpoint(out / LAST)["epoch"] == 0
     assert not [path for path in out.rglob(".*") if path.is_file()], "neither half a checkpoint nor a lock"
     small_run(out=out, resume=True, epochs=2)
-    assert load_checkpoint(out / rundir.LAST)["epoch"] == 1
+    assert load_checkpoint(out / LAST)["epoch"] == 1
     assert read_result(out)["training"]["val/rank"] > 0
 
 
@@ -141,14 +141,14 @@ import sys
 from pathlib import Path
 import numpy as np, torch
 from glf.checkpoint import load_checkpoint, save_checkpoint
-from glf.data.sources import load
+from glf.data.sources import load_images
 from glf.nn.features import extract
 
 disk = Path(sys.argv[1])
 save_checkpoint({"n": 1}, disk / "a.ckpt")
 for write in (
     lambda: save_checkpoint({"x": torch.randn(1000, 1000), "y": [torch.randn(1000)] * 9}, disk / "a.ckpt"),
-    lambda: extract(torch.nn.Flatten(), load("fashion-mini"), cache=disk),
+    lambda: extract(torch.nn.Flatten(), load_images("fashion-mini"), cache=disk),
 ):
     try:
         write()
@@ -163,5 +163,5 @@ def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     saved, extracted, left = on_a_small_disk(SMALL_DISK, tmp_path / "disk", "1m").splitlines()
     assert "a.ckpt could not be written (No space left on device); the previous one is intact" in saved
-    assert ".npy could not be written (No space left on device): make room there" in extracted
+    assert " could not be written (No space left on device): free some space there" in extracted
     assert left == "1 ['a.ckpt']"

@@ -1,4 +1,4 @@
-"""Runs made sick on purpose are named, with the step; healthy ones get no finding; files and exit codes."""
+"""Runs made unhealthy on purpose are named, with the step; healthy runs get no finding; files and exit codes."""
 
 import json
 import time
@@ -13,16 +13,16 @@ import torch
 from rich.console import Console
 from torch.utils.data import DataLoader
 
-from glf import rundir
 from glf.checkpoint import load_checkpoint
 from glf.cli import main
 from glf.config.training import AdcOptions, PretrainConfig
 from glf.constrain.contrast import LogPartition
 from glf.data.batches import image_loader
-from glf.health.examine import UnhealthyRunError, diagnose, examine, read
+from glf.health.examine import UnhealthyRunError, diagnose, examine, read_metrics
 from glf.measure.batch import NonFiniteTracker
 from glf.methods import METHODS
 from glf.objective import Objective
+from glf.runfiles import LAST
 from glf.terms import Term
 from glf.train.run import pretrain
 from glf.types import Embeddings, Scalar
@@ -33,8 +33,9 @@ MANY = {"max_images": 352, "val_images": 32, "batch_size": 16, "log_every": 1, "
 FEW = {"max_images": 128, "val_images": 32, "batch_size": 16, "log_every": 1}  # six an epoch, of half the images
 POINTS = {"polarisation": 1000.0, "near": 0.0, "far": 0.6}
 
-# What is done to a run, what it is then called, and between which steps that begins.
-SICK: dict[str, tuple[dict[str, Any], str, range]] = {
+# What is done to a run, the problem it then has, and the steps between which that begins. None: the step depends on the
+# processor's rounding, because the run is chaotic; it is checked against the logged metrics instead.
+UNHEALTHY: dict[str, tuple[dict[str, Any], str, range | None]] = {
     "nothing keeps images apart": (
         {**SMALL, "method": "align", "lr": 0.3, "epochs": 2},
         "constant collapse",
@@ -43,7 +44,7 @@ SICK: dict[str, tuple[dict[str, Any], str, range]] = {
     "nothing decorrelates": (
         {**SMALL, "method": "barlow_twins", "options": {"redundancy": 0.0}, "lr": 0.2, "epochs": 6},
         "dimensional collapse",
-        range(3, 26),
+        None,
     ),
     "no distance but near and far": (
         {**SMALL, "method": "lmcl", "options": POINTS, "lr": 0.05, "epochs": 3},
@@ -70,32 +71,38 @@ SICK: dict[str, tuple[dict[str, Any], str, range]] = {
 
 
 def names(run: Path) -> list[str]:
-    return [finding.name for finding in examine(read(run))]
+    return [finding.name for finding in examine(read_metrics(run))]
 
 
 def printed(console: Console) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
-@pytest.mark.parametrize("why", SICK)
-def test_a_sick_run_is_named(why: str, small_run: Run, console: Console) -> None:
-    settings, name, steps = SICK[why]
+@pytest.mark.parametrize("why", UNHEALTHY)
+def test_an_unhealthy_run_is_named(why: str, small_run: Run, console: Console) -> None:
+    settings, name, steps = UNHEALTHY[why]
     run = small_run(**settings)
-    found = {finding.name: finding for finding in examine(read(run))}
+    found = {finding.name: finding for finding in examine(read_metrics(run))}
     assert name in found
-    assert found[name].since in steps
+    if steps is not None:
+        assert found[name].since in steps
+    else:  # the first step of the final, unbroken sequence of steps with an effective rank below 1.3
+        ranks = {int(r["step"]): r["z/rank"] for r in read_metrics(run) if "z/rank" in r}
+        above = max((step for step, rank in ranks.items() if rank >= 1.3), default=0)
+        assert found[name].since == above + 1
+        assert len(ranks) - above >= 5
     assert set(found) <= {name, "dead term"}, "nothing else is wrong but a weight that was set to zero for it"
     stored = json.loads((run / "result.json").read_text())["doctor"]
     assert [finding["name"] for finding in stored] == list(found)
     assert stored[0] == asdict(next(iter(found.values())))
-    assert f"sick: {next(iter(found))} since step" in printed(console)
+    assert f"unhealthy: {next(iter(found))} since step" in printed(console)
     assert printed(console).count(f"doctor    {name} since step") == 1, "said once, while training"
 
 
 @pytest.mark.parametrize("method", ["simclr", "simclr+adc", "byol", "vicreg", "barlow_twins"])
 def test_a_healthy_run_gets_no_finding(method: str, small_run: Run, console: Console) -> None:
     run = small_run(**MANY, method=method)
-    assert examine(read(run)) == []
+    assert examine(read_metrics(run)) == []
     assert json.loads((run / "result.json").read_text())["doctor"] == []
     assert "healthy: effective rank" in printed(console)
     assert "doctor " not in printed(console)
@@ -105,7 +112,7 @@ def test_a_healthy_run_gets_no_finding(method: str, small_run: Run, console: Con
 @pytest.mark.parametrize("method", ["simclr", "simclr+adc", "byol", "vicreg", "barlow_twins", "swav", "mec", "pcl"])
 def test_a_longer_healthy_run_gets_no_finding(method: str, small_run: Run) -> None:
     run = small_run(method=method, max_images=1_480, val_images=200, batch_size=64, epochs=3, log_every=2)
-    assert examine(read(run)) == []
+    assert examine(read_metrics(run)) == []
 
 
 @pytest.mark.slow
@@ -119,28 +126,28 @@ def test_a_longer_healthy_run_gets_no_finding(method: str, small_run: Run) -> No
         ({"method": "vicreg", "lr": 20.0}, "exploding scale"),
     ],
 )
-def test_a_longer_sick_run_is_named(settings: dict[str, Any], name: str, small_run: Run) -> None:
+def test_a_longer_unhealthy_run_is_named(settings: dict[str, Any], name: str, small_run: Run) -> None:
     run = small_run(**settings, max_images=1_344, val_images=64, batch_size=64, epochs=3)
     assert name in names(run)
 
 
 def test_weights_that_are_lost_end_a_run_before_they_are_kept(small_run: Run, tmp_path: Path) -> None:
     with pytest.raises(
-        UnhealthyRunError, match=r"stopped at step \d: not finite since step \d; start anew with --overwrite"
+        UnhealthyRunError, match=r"stopped at step \d: not finite since step \d; start again with --overwrite"
     ):
         small_run(**SMALL, method="simclr", lr=1e8)
-    found = examine(read(tmp_path / "run"))
+    found = examine(read_metrics(tmp_path / "run"))
     assert found[0].name == "not finite"
     assert 3 <= found[0].since <= 6
     assert "first z, the network's output" in found[0].evidence
-    assert not (tmp_path / "run" / rundir.LAST).exists()
+    assert not (tmp_path / "run" / LAST).exists()
     assert not (tmp_path / "run" / "result.json").exists()
 
 
 def test_lost_weights_are_found_between_logged_steps_with_their_step(small_run: Run, tmp_path: Path) -> None:
     with pytest.raises(UnhealthyRunError, match="not finite"):
         small_run(**{**SMALL, "log_every": 1000}, method="simclr", lr=1e8)
-    records = read(tmp_path / "run")
+    records = read_metrics(tmp_path / "run")
     assert [record["step"] for record in records if "loss" in record] == [1]
     assert 3 <= examine(records)[0].since <= 6
 
@@ -149,7 +156,7 @@ def test_lost_weights_are_not_saved_in_the_middle_of_an_epoch(small_run: Run, tm
     """Saved after every step, and the doctor would come at the thousandth."""
     with pytest.raises(UnhealthyRunError, match="not finite"):
         small_run(**{**SMALL, "log_every": 1000}, method="simclr", lr=1e8, save_minutes=0.0)
-    saved = load_checkpoint(tmp_path / "run" / rundir.LAST)
+    saved = load_checkpoint(tmp_path / "run" / LAST)
     assert saved["global_step"] >= 1
     assert all(value.isfinite().all() for value in saved["state_dict"].values() if isinstance(value, torch.Tensor))
 
@@ -157,7 +164,9 @@ def test_lost_weights_are_not_saved_in_the_middle_of_an_epoch(small_run: Run, tm
 def test_the_term_that_was_first_not_finite_is_named(small_run: Run, tmp_path: Path) -> None:
     with pytest.raises(UnhealthyRunError, match="since step 1;"):
         small_run(**SMALL, method="simclr", options={"temperature": 1e-39})
-    assert examine(read(tmp_path / "run"))[0].evidence == "first align/cosine and constrain/log_partition, at once"
+    assert (
+        examine(read_metrics(tmp_path / "run"))[0].evidence == "first align/cosine and constrain/log_partition, at once"
+    )
 
 
 class Rooted(Term):
@@ -190,23 +199,23 @@ def test_a_gradient_that_is_not_finite_is_named_with_its_term(
 ) -> None:
     with pytest.raises(UnhealthyRunError, match="not finite since step 1"):
         small_run(**SMALL, method=with_term(Rooted, monkeypatch))
-    evidence = examine(read(tmp_path / "run"))[0].evidence
+    evidence = examine(read_metrics(tmp_path / "run"))[0].evidence
     assert evidence == "first the gradient at z, while every term was finite: that of align/rooted"
 
 
 def test_a_term_whose_input_is_detached_is_dead(small_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run = small_run(**FEW, method=with_term(Blind, monkeypatch))
-    (finding,) = examine(read(run))
+    (finding,) = examine(read_metrics(run))
     assert (finding.name, finding.since) == ("dead term", 1)
     assert finding.evidence == "no gradient at z from align/blind"
 
 
-def test_terms_in_their_warm_up_are_asleep_and_not_dead(small_run: Run) -> None:
+def test_terms_in_their_warm_up_are_inactive_and_not_dead(small_run: Run) -> None:
     run = small_run(**FEW, method="pcl", epochs=2, options={"clusters": 4, "warmup": 2, "queue": 64})
-    steps = [record for record in read(run) if "loss" in record]
+    steps = [record for record in read_metrics(run) if "loss" in record]
     assert len(steps) == 12
     assert all("constrain/cluster_partition" in r and "share/constrain/cluster_partition" not in r for r in steps)
-    assert examine(read(run)) == []
+    assert examine(read_metrics(run)) == []
 
 
 def slow(*arguments: Any, **settings: Any) -> DataLoader[Any]:
@@ -226,8 +235,8 @@ def slow(*arguments: Any, **settings: Any) -> DataLoader[Any]:
 
 
 def test_a_starved_run_is_named(small_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glf.data.batches.image_loader", slow)
-    (finding,) = examine(read(small_run(**{**MANY, "max_images": 192}, method="simclr")))
+    monkeypatch.setattr("glf.train.inputs.image_loader", slow)
+    (finding,) = examine(read_metrics(small_run(**{**MANY, "max_images": 192}, method="simclr")))
     assert finding.name == "data starvation"
     assert finding.since <= 6
     assert "--workers" in finding.advice
@@ -240,10 +249,10 @@ class Slow(L.Callback):
         time.sleep(0.2)
 
 
-def test_what_follows_a_step_is_no_waiting_for_data(tmp_path: Path, console: Console) -> None:
+def test_what_follows_a_step_is_no_data_wait(tmp_path: Path, console: Console) -> None:
     config = PretrainConfig(**{**MANY, "max_images": 192}, method="simclr", out=tmp_path / "run")
     pretrain(config, console, callbacks=[Slow()])
-    waited = [record["data_wait"] for record in read(tmp_path / "run") if "data_wait" in record]
+    waited = [record["data_wait"] for record in read_metrics(tmp_path / "run") if "data_wait" in record]
     assert len(waited) == 10
     assert max(waited[1:]) < 0.3
 
@@ -262,8 +271,8 @@ def late_start(*arguments: Any, **settings: Any) -> DataLoader[Any]:
 
 
 def test_a_slow_start_is_no_starvation(small_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glf.data.batches.image_loader", late_start)
-    records = read(small_run(**{**MANY, "max_images": 192}, method="simclr"))
+    monkeypatch.setattr("glf.train.inputs.image_loader", late_start)
+    records = read_metrics(small_run(**{**MANY, "max_images": 192}, method="simclr"))
     assert next(record["data_wait"] for record in records if "data_wait" in record) > 0.3
     assert examine(records) == []
 
@@ -272,28 +281,30 @@ ARGUMENTS = "--max-images 96 --val-images 32 --batch-size 16 --log-every 1 --epo
 
 
 def ended(*arguments: str) -> object:
-    with pytest.raises(SystemExit) as end:
+    try:
         main(list(arguments))
-    return end.value.code
+    except SystemExit as end:
+        return end.code
+    return 0
 
 
-def test_stop_when_sick_and_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stop_on_problem_and_how_to_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
-    sick = ["pretrain", "--method", "simclr+adc", "--reading", "paper", "--out", str(run), *ARGUMENTS.split()]
-    assert ended(*sick, "--stop-on-problem") == 3
+    unhealthy = ["pretrain", "--method", "simclr+adc", "--reading", "paper", "--out", str(run), *ARGUMENTS.split()]
+    assert ended(*unhealthy, "--stop-on-problem") == 3
     said = " ".join(capsys.readouterr().err.split())
-    assert "stopped at step 5: dead term since step 1; start anew with --overwrite" in said
-    assert f"or go on from the last checkpoint with glf pretrain --resume --out {run}" in said
-    assert load_checkpoint(run / rundir.LAST)["global_step"] == 4
+    assert "stopped at step 5: dead term since step 1; start again with --overwrite" in said
+    assert f"or continue from the last checkpoint with glf pretrain --resume --out {run}" in said
+    assert load_checkpoint(run / LAST)["global_step"] == 4
     assert not (run / "result.json").exists()
     assert ended("doctor", str(run)) == 1
     said = " ".join(capsys.readouterr().out.split())
     assert said.startswith("dead term since step 1 seen no gradient at z from constrain/lpm why a weight")
-    assert said.endswith("sick (5 logged steps up to step 5, not finished)")
-    main(["pretrain", "--out", str(run), "--resume"])  # without the flag it goes on
-    assert "sick: dead term since step 1" in capsys.readouterr().out
+    assert said.endswith("unhealthy (5 logged steps up to step 5, not finished)")
+    main(["pretrain", "--out", str(run), "--resume"])  # without the flag it continues
+    assert "unhealthy: dead term since step 1" in capsys.readouterr().out
     assert ended("doctor", str(run)) == 1
-    assert "sick (12 logged steps up to step 12, finished)" in capsys.readouterr().out
+    assert "unhealthy (12 logged steps up to step 12, finished)" in capsys.readouterr().out
 
 
 def write(run: Path, text: str) -> Path:
@@ -307,7 +318,7 @@ def test_doctor_reads_what_a_killed_run_left(tmp_path: Path, capsys: pytest.Capt
     run = write(tmp_path / "run", line + '{"step": 2, "epoch": 0, "lo')
     assert ended("doctor", str(run)) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert said == "healthy (1 logged steps up to step 1, not finished; a sickness shows after 5)"
+    assert said == "healthy (1 logged steps up to step 1, not finished; problems show after 5)"
     assert diagnose(write(run, ""))[1].startswith("nothing logged yet")
     assert ended("doctor", str(tmp_path / "no")) == 2
     assert "no metrics.jsonl in" in capsys.readouterr().err
@@ -330,9 +341,9 @@ def steps(count: int = 12, epochs: int = 1, **series: Callable[[int], float] | f
     return found
 
 
-def late(sick: float, healthy: float) -> Callable[[int], float]:
-    """Healthy up to step 5, sick from step 6 on."""
-    return lambda step: healthy if step < 6 else sick
+def late(unhealthy: float, healthy: float) -> Callable[[int], float]:
+    """Healthy up to step 5, unhealthy from step 6 on."""
+    return lambda step: healthy if step < 6 else unhealthy
 
 
 @pytest.mark.parametrize(
@@ -353,7 +364,7 @@ def test_each_symptom_from_its_first_step_and_after_patience(series: dict[str, A
     assert [(f.name, f.since) for f in examine(steps(10, **series))] == [(name, 6)]
     assert examine(steps(9, **series)) == [], "four in a row may be chance"
     recovered = [*steps(10, **series), {**steps(1)[0], "step": 11, "prototypes/used": 0.5}]
-    assert examine(recovered) == [], "what has passed is no sickness"
+    assert examine(recovered) == [], "a problem that has passed is none"
 
 
 def test_every_finding_has_all_its_parts_and_flags_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
@@ -430,14 +441,14 @@ def test_the_first_that_was_not_finite_is_named_and_nothing_after_it_judged() ->
     assert "by the update of that step" in finding.evidence
 
 
-def test_a_step_that_was_skipped_is_no_sickness() -> None:
+def test_a_step_that_was_skipped_is_no_problem() -> None:
     """Mixed precision leaves out a step that overflows, and goes on."""
     note = {"step": 4, "epoch": 0, "bad/align/a": 4}
     records = steps(8)
     assert examine([*records[:3], note, *records[4:]]) == []
 
 
-def test_first_bad_keeps_the_first_and_large_numbers_are_fine() -> None:
+def test_the_tracker_keeps_the_first_and_large_numbers_are_fine() -> None:
     bad = NonFiniteTracker()
     for step in range(1, 6):
         half = torch.full((3, 4), 60_000.0, dtype=torch.float16)  # their sum would overflow

@@ -1,4 +1,4 @@
-"""What is chosen where nothing is given: by real folders, and by machines of all kinds."""
+"""Automatic defaults: on real folders, and for machines of all kinds."""
 
 import io
 import json
@@ -12,19 +12,21 @@ from PIL import Image
 from rich.console import Console
 from safetensors.torch import load_file
 
-from glf.config.training import PretrainConfig, ResolvedPretrainConfig
-from glf.data.sources import load
+from glf.config.training import PretrainConfig, with_defaults
+from glf.data.sources import load_images
+from glf.recipes import apply_recipe
 from glf.rundir import saved_config
 from glf.train.auto_config import (
     DataFacts,
     activation_bytes,
-    auto_configure,
     backbone_for,
     batch_size,
+    epochs,
     image_size,
     prior,
 )
-from glf.train.progress import BUDGET, Remaining, StepTime, epochs
+from glf.train.progress import Remaining
+from glf.train.resolve import resolve
 from glf.train.run import pretrain
 from photos import write_photos
 
@@ -35,7 +37,7 @@ GPU = CPU._replace(accelerator="gpu", cores=16)
 def small_files(folder: Path, count: int = 72) -> Path:
     """Square pictures of one size, without labels: quick to train on."""
     folder.mkdir()
-    for i, pixels in enumerate(load("fashion-mini", "test").pixels[:count, :, :, 0]):
+    for i, pixels in enumerate(load_images("fashion-mini", "test").pixels[:count, :, :, 0]):
         Image.fromarray(pixels).save(folder / f"{i:03}.png")
     return folder
 
@@ -69,7 +71,7 @@ def test_activations_are_counted_on_the_network_itself() -> None:
 
 def test_the_prior_is_never_fetched_silently(monkeypatch: pytest.MonkeyPatch) -> None:
     there: set[str] = set()
-    monkeypatch.setattr("glf.nn.pretrained.on_this_machine", lambda name: name in there)
+    monkeypatch.setattr("glf.train.auto_config.on_this_machine", lambda name: name in there)
     value, why = prior(CPU, download=False)
     assert value == "pixels"
     assert "--download" in why
@@ -79,38 +81,46 @@ def test_the_prior_is_never_fetched_silently(monkeypatch: pytest.MonkeyPatch) ->
     assert prior(CPU, download=False)[0] == "pixels"  # a tower that takes a CPU hours
 
 
-def test_what_is_given_counts_and_other_data_keep_their_defaults(tmp_path: Path) -> None:
+def test_explicit_options_win_and_other_data_keep_the_fixed_defaults(tmp_path: Path) -> None:
     photos = str(write_photos(tmp_path / "camera"))
-    needs = frozenset({"z"})
-    free = auto_configure(PretrainConfig(data=photos, device="cpu"), needs)
+    free = resolve(PretrainConfig(data=photos, device="cpu", method="simclr", dry_run=True))
     assert (free.config.image_size, free.config.backbone, free.config.augment) == (128, "regnetx_002", "gentle")
-    assert free.epochs_open
+    assert {choice.name for choice in free.choices} >= {"epochs", "batch_size", "lr"}
     assert all(choice.why for choice in free.choices)
-    given = auto_configure(
-        PretrainConfig(data=photos, device="cpu", image_size=64, batch_size=4, epochs=3, lr=0.1), needs
-    )
-    assert {choice.name for choice in given.choices} == {"backbone", "augment"}
-    assert (given.config.image_size, given.config.epochs, given.config.lr) == (64, 3, 0.1)
-    fixed = [
-        PretrainConfig(), PretrainConfig(data=photos, auto=False), PretrainConfig(data=photos, recipe="tiny"),
-    ]  # fmt: skip
-    for config in fixed:
-        settled, choices, epochs_open, found = auto_configure(config, needs)
-        assert not choices
-        assert not epochs_open
-        assert found is None
-        assert settled == ResolvedPretrainConfig(
-            **{name: value for name, value in vars(config).items() if value is not None}
-        )
+    given = {"data": photos, "method": "simclr", "device": "cpu", "dry_run": True}
+    some = resolve(PretrainConfig(**given, image_size=64, batch_size=4, epochs=3, lr=0.1))
+    assert {choice.name for choice in some.choices} == {"backbone", "augment"}
+    assert (some.config.image_size, some.config.epochs, some.config.lr) == (64, 3, 0.1)
+    for options in ({"dry_run": True}, {**given, "auto": False}, {**given, "recipe": "tiny"}):
+        config = PretrainConfig(**options)
+        fixed = resolve(config)
+        assert not fixed.choices
+        assert fixed.source is None
+        assert replace(fixed.config, out=None) == with_defaults(apply_recipe(config))
 
 
-def test_epochs_fill_the_time_that_a_run_may_take() -> None:
-    pace = StepTime(step=1.0, probe=5.0, steps=4)
-    chosen = epochs(39, pace, "cpu").value
-    assert chosen * pace.epoch(39) <= BUDGET["cpu"] < (chosen + 1) * pace.epoch(39)
-    assert epochs(39, StepTime(0.001, 0.0, 4), "gpu").value == 200
-    assert epochs(39, None, "gpu").value == 200
-    assert epochs(5_000, StepTime(10.0, 0.0, 4), "cpu").value == 1
+def test_a_folder_is_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from glf.data import sources
+
+    small_files(tmp_path / "photos")
+    calls: list[str] = []
+    found = sources.find_source
+
+    def counted(data: str, *arguments: object, **options: object) -> object:
+        calls.append(data)
+        return found(data, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("glf.data.sources.find_source", counted)
+    monkeypatch.setattr("glf.train.resolve.find_source", counted)
+    pretrain(PretrainConfig(data=str(tmp_path / "photos"), device="cpu", dry_run=True), Console(quiet=True))
+    assert calls == [str(tmp_path / "photos")]
+
+
+def test_epochs_follow_from_images_and_device_alone() -> None:
+    assert epochs(CPU, 39)[0] == 26  # a thousand steps
+    assert epochs(GPU, 39)[0] == 200
+    assert epochs(GPU, 100)[0] == 100
+    assert epochs(CPU, 5_000)[0] == 1
 
 
 def test_what_is_left_is_told_by_what_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,12 +134,11 @@ def test_what_is_left_is_told_by_what_has_passed(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_folder_and_nothing_else_and_the_same_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Choices are printed, logged and saved; the saved settings, all given, make the very same weights."""
+    """Automatic choices are printed, logged and saved; the saved config, given explicitly, trains the same weights."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GLF_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("glf.train.progress.MOST", 2)
-    monkeypatch.setattr("glf.train.progress.FEWEST", 2)
-    monkeypatch.setattr("glf.nn.pretrained.on_this_machine", lambda name: False)
+    monkeypatch.setattr("glf.train.auto_config.MOST_EPOCHS", 2)
+    monkeypatch.setattr("glf.train.auto_config.on_this_machine", lambda name: False)
     shown = Console(file=io.StringIO(), width=200)
     small_files(tmp_path / "photos")
     pretrain(PretrainConfig(data="photos", device="cpu"), shown)
@@ -140,9 +149,8 @@ def test_a_folder_and_nothing_else_and_the_same_run_again(tmp_path: Path, monkey
         28, "small_resnet", 32, "pixels", 2,
     )  # fmt: skip
     for name in ("image-size 28", "backbone small_resnet", "batch-size 32", "prior pixels", "epochs 2"):
-        assert f"chosen    --{name}: " in printed
-        assert f"chosen    --{name}: " in log
-    assert "time      about" in printed
+        assert f"auto      --{name}: " in printed
+        assert f"auto      --{name}: " in log
     assert json.loads((run / "result.json").read_text())["config"]["epochs"] == 2
     pretrain(replace(saved, out=tmp_path / "again"), shown)
     first, second = (load_file(place / "backbone.safetensors") for place in (run, tmp_path / "again"))

@@ -64,9 +64,9 @@ def in_parts(case: str, count: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
     with torch.no_grad():
         e = concatenate([network(part) for part in parts])
     loss = objective(e).total
-    asked = embedding_gradients(loss, e, objective)
+    cached = embedding_gradients(loss, e, objective)
     for number, part in enumerate(parts):
-        asked.carried_by(network(part, with_teacher=False), number, count).backward()
+        cached.surrogate_loss(network(part, with_teacher=False), number, count).backward()
     return loss.detach(), gradients(network, objective)
 
 
@@ -140,7 +140,7 @@ def test_a_run_in_parts_is_the_run(method: str, tmp_path: Path) -> None:
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"batch of 64 cannot be shared by 2 devices in 3 parts each.*multiple of 6"):
+    with pytest.raises(ValueError, match=r"batch of 64 cannot be split among 2 devices in 3 chunks.*multiple of 6"):
         pretrain(PretrainConfig(batch_size=64, devices=2, accumulate=3, out=tmp_path / "run"))
     with pytest.raises(ValueError, match="accumulate must be at least 1, got 0"):
         pretrain(PretrainConfig(accumulate=0, out=tmp_path / "run"))

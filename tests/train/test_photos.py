@@ -17,9 +17,10 @@ from glf.checkpoint import load_checkpoint
 from glf.config.evaluation import EvaluateConfig
 from glf.config.training import PretrainConfig
 from glf.data.files import Entry, Files
-from glf.data.lazy import ChangedFile
+from glf.data.images import ChangedFile
 from glf.evaluation.suite import evaluate
 from glf.reporting.page import write_report
+from glf.runfiles import LAST
 from glf.train.run import pretrain
 from photos import write_photos
 
@@ -39,7 +40,7 @@ def packs(tmp_path: Path) -> list[Path]:
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = load_checkpoint(run / rundir.LAST)["state_dict"]
+    found: dict[str, torch.Tensor] = load_checkpoint(run / LAST)["state_dict"]
     return found
 
 

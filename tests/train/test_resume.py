@@ -17,13 +17,14 @@ from torch.utils.data import DataLoader
 
 from glf import rundir
 from glf.checkpoint import load_checkpoint
-from glf.config.training import PretrainConfig
+from glf.config.training import PretrainConfig, with_defaults
 from glf.data.batches import image_loader
+from glf.runfiles import LAST
 from glf.train.run import pretrain
 
 SETTINGS = (
-    "--backbone timm:test_resnet --image-size 32 --max-images 320 --batch-size 32 --epochs 3 --val-images 32 --log-every 1"
-    " --device cpu --workers"
+    "--backbone timm:test_resnet --image-size 32 --max-images 320 --batch-size 32 --epochs 3 --val-images 32"
+    " --log-every 1 --device cpu --workers"
 ).split()
 SOAK = Path(__file__).parents[2] / "benchmarks" / "soak.py"
 
@@ -77,10 +78,10 @@ def test_sigterm_saves_in_the_middle_of_an_epoch(method: str, workers: str, tmp_
     assert f"glf pretrain --resume --out {stopped}".encode() in said
     assert b"Traceback" not in said
     assert not (stopped / "result.json").exists()
-    saved = load_checkpoint(stopped / rundir.LAST)["global_step"]
+    saved = load_checkpoint(stopped / LAST)["global_step"]
     assert saved % 9, f"step {saved} is the end of an epoch"
     subprocess.run(glf("--resume", "--out", stopped), check=True, stdout=subprocess.DEVNULL)
-    a, b = (load_checkpoint(run / rundir.LAST) for run in (whole, stopped))
+    a, b = (load_checkpoint(run / LAST) for run in (whole, stopped))
     assert a["state_dict"].keys() == b["state_dict"].keys()
     assert all(torch.equal(a["state_dict"][k], b["state_dict"][k]) for k in a["state_dict"])
     assert a["lr_schedulers"] == b["lr_schedulers"]
@@ -102,7 +103,7 @@ def test_ctrl_c_ends_in_one_line_and_the_run_can_go_on(tmp_path: Path) -> None:
     assert b"stopped by SIGINT after step" in stderr
     assert b"--resume" in stderr
     assert b"Traceback" not in stderr
-    assert load_checkpoint(run / rundir.LAST)["global_step"] >= 3
+    assert load_checkpoint(run / LAST)["global_step"] >= 3
 
 
 def test_a_signal_that_comes_before_the_first_step_is_heard(
@@ -118,10 +119,10 @@ def test_a_signal_that_comes_before_the_first_step_is_heard(
     config = PretrainConfig(max_images=320, batch_size=32, epochs=2, val_images=32, device="cpu", out=tmp_path / "run")
     with pytest.raises(rundir.Stopped, match="stopped by SIGTERM after step 1, which is saved; go on with"):
         pretrain(config, console)
-    assert load_checkpoint(tmp_path / "run" / rundir.LAST)["global_step"] == 1
+    assert load_checkpoint(tmp_path / "run" / LAST)["global_step"] == 1
 
 
 def test_a_run_without_a_checkpoint_says_so(tmp_path: Path) -> None:
-    rundir.write(tmp_path / "config.json", PretrainConfig(out=tmp_path))
+    rundir.save_config(tmp_path, with_defaults(PretrainConfig(out=tmp_path)))
     with pytest.raises(ValueError, match=r"no checkpoint yet .* --overwrite"):
         rundir.resolve_directory(PretrainConfig(out=tmp_path, resume=True))

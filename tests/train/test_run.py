@@ -22,6 +22,7 @@ from glf.data import sources
 from glf.data.images import split_held_out
 from glf.methods import METHODS, parse
 from glf.nn.weights import load_backbone
+from glf.runfiles import LAST
 from glf.train.run import pretrain
 
 Run = Callable[..., Path]
@@ -77,7 +78,7 @@ def test_small_crops_are_refused_where_a_method_has_none(method: str, words: str
 
 @pytest.mark.parametrize("method", ["supcon", "supervised+adc"])
 def test_labels_are_asked_for_by_methods_that_learn_from_them(method: str, small_run: Run) -> None:
-    with pytest.raises(ValueError, match="learns from labels, and fashion-mini has none"):
+    with pytest.raises(ValueError, match="needs labels, and fashion-mini has none"):
         small_run(method=method, labels="none", val_images=None)
 
 
@@ -126,7 +127,7 @@ def test_what_a_run_leaves_behind(small_run: Run, console: Console) -> None:
     assert all(torch.equal(value, trained[name]) for name, value in body.items())
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     assert "images/s" in printed
-    assert "data_wait" in printed
+    assert "data wait" in printed
     assert "healthy: effective rank" in printed
     assert "lr 0.0005 (0.002 x 64/256)" in printed
     assert "healthy: effective rank" in (run / "train.log").read_text()
@@ -134,7 +135,7 @@ def test_what_a_run_leaves_behind(small_run: Run, console: Console) -> None:
 
 
 def test_the_validation_part_is_fixed_stratified_and_out_of_training() -> None:
-    images = sources.load("fashion-mini")
+    images = sources.load_images("fashion-mini")
     train, val = split_held_out(images, PretrainConfig(seed=3))
     again = split_held_out(images, PretrainConfig(seed=3))
     assert (train == again[0]).all()
@@ -169,7 +170,7 @@ def test_without_held_out_images_nothing_is_claimed_about_labels(small_run: Run)
 def test_a_dry_run_writes_nothing(small_run: Run, tmp_path: Path, console: Console) -> None:
     small_run(dry_run=True, out=tmp_path / "dry")
     assert not (tmp_path / "dry").exists()
-    assert "nothing written" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "wrote nothing" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_weights_start_from_a_file(small_run: Run, tmp_path: Path) -> None:
@@ -224,7 +225,7 @@ def test_a_prior_or_weights_that_cannot_be_had_are_refused_before_images_are_loo
 def test_an_existing_run_is_refused_resumed_or_overwritten(small_run: Run, tmp_path: Path) -> None:
     run = small_run()
     before = (run / "backbone.safetensors").read_bytes()
-    with pytest.raises(ValueError, match="exists already: go on with --resume"):
+    with pytest.raises(ValueError, match="already exists: continue it with --resume"):
         small_run()
     with pytest.raises(ValueError, match="did you mean 'simclr'"):
         small_run(overwrite=True, method="simlcr")  # a mistake does not cost the old run
@@ -238,14 +239,14 @@ def test_an_existing_run_is_refused_resumed_or_overwritten(small_run: Run, tmp_p
 def test_a_directory_that_is_no_run_is_never_deleted(small_run: Run, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.tex").write_text("years of work")
-    with pytest.raises(ValueError, match="not the directory of a run"):
+    with pytest.raises(ValueError, match="not a run directory"):
         small_run(overwrite=True)
     assert (tmp_path / "run" / "thesis.tex").read_text() == "years of work"
 
 
 def test_resuming_another_versions_checkpoint_is_refused(small_run: Run) -> None:
     run = small_run()
-    torch.save({"glf_schema": 0}, run / rundir.LAST)
+    torch.save({"glf_schema": 0}, run / LAST)
     with pytest.raises(ValueError, match="has schema 0"):
         small_run(resume=True)
 
@@ -289,7 +290,10 @@ def test_config_is_saved_and_read_back(small_run: Run) -> None:
     run = small_run(method="vicreg+dcm", projector=(64, 32))
     saved = rundir.saved_config(run)
     assert (saved.method, saved.projector) == ("vicreg+dcm", (64, 32))
-    (run / "config.json").write_text(json.dumps({"epoch": 3}))
+    (run / "config.json").write_text(json.dumps({"schema": rundir.SCHEMA, "epoch": 3}))
     with pytest.raises(ValueError, match=r"config.json: unknown configuration key 'epoch' - did you mean 'epochs'"):
+        rundir.saved_config(run)
+    (run / "config.json").write_text(json.dumps({"views": "gentle"}))
+    with pytest.raises(ValueError, match=r"another version of glf \(schema 1.*`python scripts/migrate.py .*run`"):
         rundir.saved_config(run)
     assert replace(saved, resume=True).resume

@@ -8,11 +8,11 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from test_run import lines
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from glf.checkpoint import load_checkpoint
 from glf.train import callbacks
+from train.test_run import lines
 
 Run = Callable[..., Path]
 

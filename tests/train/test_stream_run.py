@@ -19,10 +19,11 @@ from glf import rundir
 from glf.checkpoint import load_checkpoint
 from glf.cli import main
 from glf.config.inference import ShardConfig
-from glf.config.training import PretrainConfig
+from glf.config.training import PretrainConfig, with_defaults
 from glf.data.shards.read import SHARD_STRIDE, BrokenShard
-from glf.data.sources import load
-from glf.nn.prior import prior_rows
+from glf.data.sources import load_images
+from glf.nn.prior import prior_features
+from glf.runfiles import LAST
 from glf.sharding import shard
 from glf.train.run import pretrain
 from glf.types import Batch
@@ -34,7 +35,7 @@ Settings = dict[str, Any]
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """few.npz, and its shards: out with a prior, bare without. Nobody writes into them."""
     place = tmp_path_factory.mktemp("runs")
-    source = load("fashion-mini")
+    source = load_images("fashion-mini")
     np.savez(place / "few.npz", train_images=source.pixels[:160], train_labels=source.targets[:160])
     base = ShardConfig(data=str(place / "few.npz"), out=place / "bare", per_shard=20)
     quiet = Console(file=io.StringIO())
@@ -66,7 +67,7 @@ class Seen(L.Callback):
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = load_checkpoint(run / rundir.LAST)["state_dict"]
+    found: dict[str, torch.Tensor] = load_checkpoint(run / LAST)["state_dict"]
     return found
 
 
@@ -83,8 +84,9 @@ def keys(folder: Path) -> dict[int, int]:
 def test_rows_of_the_prior_are_those_of_the_images(made: Path, settings: Settings, console: Console) -> None:
     seen = Seen()
     result = pretrain(PretrainConfig(**settings), console, [seen])
-    images = load(str(made / "few.npz"))
-    prior, back = prior_rows("pixels", images, cache=made / "cache"), keys(made / "out")
+    images = load_images(str(made / "few.npz"))
+    config = PretrainConfig(prior="pixels")
+    prior, back = prior_features(config, images, cache=made / "cache"), keys(made / "out")
     assert len(seen.batches) == 8
     for batch in seen.batches:
         rows = [back[row] for row in batch.indices.tolist()]
@@ -115,7 +117,7 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_weights(
     pretrain(PretrainConfig(**{**settings, "out": whole}), console)
     with pytest.raises(RuntimeError, match="the power is gone"):
         pretrain(PretrainConfig(**{**settings, "out": stopped, "save_minutes": 0.0}), console, [Seen(until=6)])
-    assert load_checkpoint(stopped / rundir.LAST)["global_step"] == 6, "in the middle of the second epoch"
+    assert load_checkpoint(stopped / LAST)["global_step"] == 6, "in the middle of the second epoch"
     saved = rundir.saved_config(stopped)
     assert (saved.workers, saved.prior, saved.prior_width) == (2, "pixels", 64)
     pretrain(PretrainConfig(out=stopped, resume=True), console)
@@ -163,9 +165,9 @@ def test_a_command_in_a_saved_configuration_is_not_run(settings: Settings, tmp_p
     run = tmp_path / "theirs"
     run.mkdir()
     command = f"pipe:touch {tmp_path / 'owned'}"
-    rundir.write(run / "config.json", PretrainConfig(**{**settings, "data": command, "epoch_images": 64}))
+    rundir.save_config(run, with_defaults(PretrainConfig(**{**settings, "data": command, "epoch_images": 64})))
     (run / "checkpoints").mkdir()
-    (run / rundir.LAST).touch()
+    (run / LAST).touch()
     with pytest.raises(ValueError, match="reads what a command prints: give --data"):
         pretrain(PretrainConfig(out=run, resume=True), console)
     assert not (tmp_path / "owned").exists()
