@@ -9,6 +9,15 @@ from torch import Tensor
 
 from reference.terms import Matrix, Vector, covariance_matrix, dot, mean, others, table, unit
 
+READINGS = ("calibrated", "paper")
+KINDS = (  # each reading, with each covariance that it allows
+    ("calibrated", "sphere"),
+    ("calibrated", "batch"),
+    ("calibrated", "running"),
+    ("paper", "batch"),
+    ("paper", "running"),
+)
+
 
 def squared_distances(z: Matrix) -> Tensor:
     return table([sum((a - b) ** 2 for a, b in zip(x, y, strict=True)) for y in z] for x in z)

@@ -8,20 +8,13 @@ import reference
 from glf.constrain.adc.kernels import log_gaussian, squared_distances
 from glf.constrain.adc.neighbours import NeighbourDistributions, entropy, normalise_over_all, normalise_over_others
 from glf.types import Embeddings
-from reference import draw
+from reference import KINDS, draw
 
 OF_A_MATRIX = {
     "normalise_over_others": (normalise_over_others, reference.log_distributions),
     "normalise_over_all": (normalise_over_all, partial(reference.log_distributions, with_anchor=True)),
     "entropy": (entropy, reference.entropy),
 }
-KINDS = (
-    ("calibrated", "sphere"),
-    ("calibrated", "batch"),
-    ("calibrated", "running"),
-    ("paper", "batch"),
-    ("paper", "running"),
-)
 
 
 @pytest.mark.parametrize("n", [2, 3, 6])
