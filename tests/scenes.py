@@ -19,7 +19,7 @@ SIDE = 160
 def scenes(
     count: int, part: str, side: int = SIDE, grey: bool = False
 ) -> list[tuple[np.ndarray, list[tuple[int, np.ndarray]]]]:
-    """Images, each with (label, mask) of one to five items that do not overlap; parts share neither items nor crops.
+    """Images, each with (label, mask) of one to five items that do not overlap; the parts share no items and no crops.
 
     Items are those of Fashion-MNIST's training or test split, 32 to 64 px; backgrounds are crops of the left or the
     right half of two photographs.
@@ -59,7 +59,7 @@ def scenes(
 def write_coco(
     folder: Path, made: Sequence[tuple[np.ndarray, list[tuple[int, np.ndarray]]]], *, images: str, json_name: str
 ) -> dict[str, Any]:
-    """The scenes in COCO's form, masks as run lengths; returns what the JSON holds."""
+    """Write the scenes in COCO format, masks as run lengths; return the content of the JSON file."""
     (folder / images).mkdir(parents=True, exist_ok=True)
     content: dict[str, Any] = {
         "images": [],

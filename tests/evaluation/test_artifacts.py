@@ -1,4 +1,4 @@
-"""What evaluation leaves for the report: the right images at the right places, on a real run."""
+"""Data and thumbnails for the report, from a real run."""
 
 import json
 from collections.abc import Callable
@@ -13,11 +13,13 @@ from rich.console import Console
 from glf.config.evaluation import EvaluateConfig
 from glf.data.sources import load_images
 from glf.evaluation.suite import evaluate
+from glf.nn.features import encode
+from glf.nn.weights import load_backbone
 
 Run = Callable[..., Path]
 
 
-def judged(run: Path, console: Console, **settings: Any) -> dict[str, Any]:
+def evaluated(run: Path, console: Console, **settings: Any) -> dict[str, Any]:
     evaluate(EvaluateConfig(run=run, suite=("geometry",), **settings), console)
     content: dict[str, Any] = json.loads((run / "artifacts" / "report.json").read_text())
     return content
@@ -30,13 +32,15 @@ def tiles(path: Path, sheet: dict[str, int]) -> list[np.ndarray]:
 
 
 def same(one: np.ndarray, other: np.ndarray) -> bool:
-    """But for what WebP loses."""
+    """Equal up to the losses of WebP."""
     return bool(np.abs(one - other.squeeze(-1)).mean() < 6)
 
 
-def test_everything_is_where_it_belongs(few_images: str, small_run: Run, console: Console) -> None:
+def test_map_neighbours_views_and_outliers_show_the_right_images(
+    few_images: str, small_run: Run, console: Console
+) -> None:
     run = small_run(data=few_images, max_images=None, augment="gentle")
-    found, folder = judged(run, console), run / "artifacts"
+    found, folder = evaluated(run, console), run / "artifacts"
     train, test = load_images(few_images), load_images(few_images, "test")
     assert found["columns"].keys() == {"pixels", "untrained", "trained"}
     for column in found["columns"].values():
@@ -53,12 +57,15 @@ def test_everything_is_where_it_belongs(few_images: str, small_run: Run, console
         same(t, test.pixels[r]) for t, r in zip(tiles(folder / "map.webp", shown["sheet"]), shown["rows"], strict=True)
     )
 
-    features = {len(np.load(path)): np.load(path) for path in (run / "features").glob("*.npy") if _is_backbones(path)}
-    unit = {count: rows / np.linalg.norm(rows, axis=1, keepdims=True) for count, rows in features.items()}
+    backbone = load_backbone(run)
+    unit = []
+    for images in (train, test):
+        features = np.concatenate(list(encode(backbone, images, size=backbone.image_size)))
+        unit.append(features / np.linalg.norm(features, axis=1, keepdims=True))
     pictures = iter(tiles(folder / "neighbours.webp", found["neighbours"]["sheet"]))
     assert len(found["neighbours"]["queries"]) == 12
     for query in found["neighbours"]["queries"]:
-        cosine = unit[160] @ unit[60][query["row"]]
+        cosine = unit[0] @ unit[1][query["row"]]
         assert query["class"] == test.classes[test.targets[query["row"]]]
         assert [near["row"] for near in query["near"]] == np.argsort(-cosine, kind="stable")[:8].tolist()
         assert query["near"][0]["similarity"] == pytest.approx(cosine.max(), abs=1e-3)
@@ -78,39 +85,29 @@ def test_everything_is_where_it_belongs(few_images: str, small_run: Run, console
     assert sum(outliers["histogram"]) == 160
 
 
-def _is_backbones(path: Path) -> bool:
-    """The trained one's: the last that was written of each set of images, which is 256 wide."""
-    return np.load(path, mmap_mode="r").shape[1] == 256 and path in _latest(path.parent)
-
-
-def _latest(folder: Path) -> list[Path]:
-    by_count: dict[int, Path] = {}
-    for path in sorted(folder.glob("*.npy"), key=lambda path: path.stat().st_mtime_ns):
-        by_count[len(np.load(path, mmap_mode="r"))] = path
-    return list(by_count.values())
-
-
 def test_without_labels_the_map_is_coloured_by_cluster(few_images: str, small_run: Run, console: Console) -> None:
     run = small_run(data=few_images, max_images=None, labels="none", val_images=40)
-    found = judged(run, console, references=False)
+    found = evaluated(run, console, references=False)
     assert found["map"]["by"] == "cluster"
     assert set(found["map"]["group"]) <= set(range(10))
     assert "similarity" not in found["columns"]["trained"]
 
 
-def test_they_can_be_left_out(few_images: str, small_run: Run, console: Console) -> None:
+def test_artifacts_can_be_turned_off(few_images: str, small_run: Run, console: Console) -> None:
     run = small_run(data=few_images, max_images=None)
     evaluate(EvaluateConfig(run=run, suite=("geometry",), artifacts=False, references=False), console)
     assert not (run / "artifacts").exists()
 
 
-def test_what_cannot_be_made_is_left_out_and_said(few_images: str, small_run: Run, console: Console) -> None:
-    """The prior's file is gone since: everything else is there."""
+def test_a_figure_that_cannot_be_made_is_reported_and_left_out(
+    few_images: str, small_run: Run, console: Console
+) -> None:
+    """The file of the prior was deleted; everything else is there."""
     rows = Path(few_images).with_name("prior.npy")
     np.save(rows, np.random.default_rng(0).normal(size=(160, 8)).astype(np.float32))
     run = small_run(data=few_images, max_images=None, prior=f"file:{rows}")
     rows.unlink()
-    found = judged(run, console, references=False)
+    found = evaluated(run, console, references=False)
     assert found.keys() >= {"map", "neighbours", "views"}
     assert "outliers" not in found
     assert "no outliers for the report: no prior at" in console.file.getvalue()  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Fine-tuning on a part of the labels: which part, that it is learnt from, and that the backbone stays as it is."""
+"""Fine-tuning on a fraction of the labels: the sample, the accuracy, and that the backbone is not changed."""
 
 import copy
 import json
@@ -10,11 +10,10 @@ import pytest
 import torch
 from rich.console import Console
 
-from glf.config.evaluation import EvaluateConfig
-from glf.config.transfer import FinetuneOptions
+from glf.config.evaluation import EvaluateConfig, FinetuneOptions
 from glf.data import sources
 from glf.data.images import ImageSet
-from glf.evaluation.finetune import finetune, given_rows, labelled_rows
+from glf.evaluation.finetune import draw_indices, finetune, read_indices
 from glf.evaluation.suite import evaluate
 from glf.nn.backbone import Backbone
 
@@ -23,40 +22,42 @@ Run = Callable[..., Path]
 
 @pytest.fixture(scope="module")
 def train() -> ImageSet:
-    return sources.load("fashion-mini", "train").select(np.arange(2_000))
+    return sources.load_images("fashion-mini", "train").select(np.arange(2_000))
 
 
 @pytest.fixture(scope="module")
 def test() -> ImageSet:
-    return sources.load("fashion-mini", "test").select(np.arange(500))
+    return sources.load_images("fashion-mini", "test").select(np.arange(500))
 
 
-def test_labels_are_drawn_in_proportion_and_written_down(train: ImageSet, tmp_path: Path) -> None:
-    rows = labelled_rows(train, 0.1, 0, tmp_path / "labels.json")
+def test_labels_are_a_stratified_sample_that_is_written_to_a_file(train: ImageSet, tmp_path: Path) -> None:
+    rows = draw_indices(train, 0.1, 0, tmp_path / "labels.json")
     assert len(rows) == len(set(rows.tolist())) == 200
     share = np.bincount(train.targets[rows], minlength=10) / 200
     assert np.abs(share - np.bincount(train.targets, minlength=10) / 2_000).max() <= 1 / 200
-    assert not np.array_equal(rows, labelled_rows(train, 0.1, 1, tmp_path / "other.json"))
-    assert np.array_equal(rows, labelled_rows(train, 0.1, 0, tmp_path / "again.json"))
-    assert np.array_equal(rows, given_rows(tmp_path / "labels.json", train))
-    assert len(labelled_rows(train, 0.001, 0, tmp_path / "few.json")) == 10, "one of each class at least"
-    assert sorted(train.targets[labelled_rows(train, 0.001, 0, tmp_path / "few.json")]) == list(range(10))
+    assert not np.array_equal(rows, draw_indices(train, 0.1, 1, tmp_path / "other.json"))
+    assert np.array_equal(rows, draw_indices(train, 0.1, 0, tmp_path / "again.json"))
+    assert np.array_equal(rows, read_indices(tmp_path / "labels.json", train))
+    assert len(draw_indices(train, 0.001, 0, tmp_path / "few.json")) == 10, "one of each class at least"
+    assert sorted(train.targets[draw_indices(train, 0.001, 0, tmp_path / "few.json")]) == list(range(10))
 
 
-def test_rows_that_do_not_fit(train: ImageSet, test: ImageSet, tmp_path: Path) -> None:
-    labelled_rows(train, 0.1, 0, tmp_path / "labels.json")
-    with pytest.raises(ValueError, match="are of other images than fashion-mini"):
-        given_rows(tmp_path / "labels.json", test)
+def test_indices_of_other_images_and_invalid_fractions_are_refused(
+    train: ImageSet, test: ImageSet, tmp_path: Path
+) -> None:
+    draw_indices(train, 0.1, 0, tmp_path / "labels.json")
+    with pytest.raises(ValueError, match="belong to other images than fashion-mini"):
+        read_indices(tmp_path / "labels.json", test)
     (tmp_path / "no.json").write_text("rows")
     for name in ("no.json", "absent.json"):
-        with pytest.raises(ValueError, match="is no file of rows that glf has written"):
-            given_rows(tmp_path / name, train)
+        with pytest.raises(ValueError, match="is not a file of image indices written by glf evaluate"):
+            read_indices(tmp_path / name, train)
     for share in (0, 1.5, -0.1):
-        with pytest.raises(ValueError, match="a share of the labels is above 0 and at most 1"):
-            labelled_rows(train, share, 0, tmp_path / "labels.json")
+        with pytest.raises(ValueError, match="a fraction of the labels must be above 0 and at most 1"):
+            draw_indices(train, share, 0, tmp_path / "labels.json")
 
 
-def test_it_learns_and_leaves_the_backbone_alone(train: ImageSet, test: ImageSet) -> None:
+def test_it_learns_and_does_not_change_the_backbone(train: ImageSet, test: ImageSet) -> None:
     torch.manual_seed(0)
     backbone = Backbone("small_resnet", channels=1, image_size=28)
     before = copy.deepcopy(backbone.state_dict())
@@ -71,12 +72,12 @@ def test_it_learns_and_leaves_the_backbone_alone(train: ImageSet, test: ImageSet
     assert not torch.equal(same[0], same[2])
 
 
-def test_in_the_suite(small_run: Run, console: Console) -> None:
+def test_fine_tuning_as_part_of_the_suite(small_run: Run, console: Console) -> None:
     run = small_run()
     options = FinetuneOptions(fractions=(0.02,), finetune_epochs=1)
     found = evaluate(EvaluateConfig(run=run, suite=("finetune",), finetune=options, max_images=1_000), console)
     assert set(found["rows"]) == {"pixels", "untrained", "trained"}
-    assert not found["rows"]["pixels"], "there is nothing to tune"
+    assert not found["rows"]["pixels"], "pixels have no weights"
     assert found["protocols"] == {"finetune_2": "fine-tuned on 2 % of the labels (5 epochs)"}
     assert "interval" in found["details"]["trained"]["finetune_2"]
     kept = run / "artifacts" / "labels-2-0.json"

@@ -1,4 +1,4 @@
-"""Evaluation at the size of a real training set, in the memory of a small machine."""
+"""k-NN and probes on 50,000 features, in the memory of a small machine."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ SCRIPT = """
 import resource, sys
 import torch
 from glf.evaluation.probes import linear_probe, logistic_probe
-from glf.measure.neighbours import nearest_neighbours, weighted_neighbours
+from glf.measure.knn import knn_predict, weighted_knn_predict
 
 generator = torch.Generator().manual_seed(0)
 labels = torch.arange(50_000) % 10
@@ -18,8 +18,8 @@ bank = means[labels] + 3 * torch.randn(50_000, 512, generator=generator)
 asked = torch.arange(10_000) % 10
 queries = means[asked] + 3 * torch.randn(10_000, 512, generator=generator)
 found = {
-    "knn5": nearest_neighbours(bank, labels, queries, 5),
-    "knn": weighted_neighbours(bank, labels, queries, 20),
+    "knn5": knn_predict(bank, labels, queries, 5),
+    "knn": weighted_knn_predict(bank, labels, queries, 20),
     "linear": linear_probe(bank, labels, queries, classes=10, epochs=5)[0].argmax(1),
     "logistic": logistic_probe(bank, labels, queries, classes=10)[0].argmax(1),
 }

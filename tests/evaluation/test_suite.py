@@ -1,6 +1,8 @@
-"""Evaluation of a real small run: the table, the references, what is kept, what is refused."""
+"""Evaluation of a small real run: the table, the references, stored results, refused inputs."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,13 +19,13 @@ from glf.data import sources
 from glf.evaluation.suite import evaluate
 
 Run = Callable[..., Path]
-SHAPE = {"rank", "rank_me", "spread", "uniformity"}  # what needs no labels
+WITHOUT_LABELS = {"rank", "rank_me", "spread", "uniformity"}  # metrics that need no labels
 
 
 @pytest.fixture
 def tiny_set(tmp_path: Path) -> Path:
     """600 + 200 real images as an .npz, so that an evaluation takes a second."""
-    train, test = sources.load("fashion-mini", "train"), sources.load("fashion-mini", "test")
+    train, test = sources.load_images("fashion-mini", "train"), sources.load_images("fashion-mini", "test")
     np.savez(
         tmp_path / "tiny.npz",
         train_images=train.pixels[:600], train_labels=train.targets[:600],
@@ -32,20 +34,20 @@ def tiny_set(tmp_path: Path) -> Path:
     return tmp_path / "tiny.npz"
 
 
-def test_the_table(small_run: Run, tiny_set: Path, console: Console) -> None:
+def test_the_table_of_pixels_untrained_and_trained(small_run: Run, tiny_set: Path, console: Console) -> None:
     run = small_run(data=str(tiny_set))
     found = evaluate(EvaluateConfig(run=run, probe_epochs=20), console)
     assert list(found["rows"]) == ["pixels", "untrained", "trained"]
     assert found["split"] == "test"
-    assert {"knn5", "knn", "linear", "between", *SHAPE} < set(found["protocols"])
-    train, test = sources.load(str(tiny_set)), sources.load(str(tiny_set), "test")
+    assert {"knn5", "knn", "linear", "between", *WITHOUT_LABELS} < set(found["protocols"])
+    train, test = sources.load_images(str(tiny_set)), sources.load_images(str(tiny_set), "test")
     flat = [images.pixels.reshape(len(images), -1) / 255.0 for images in (train, test)]
     theirs = KNeighborsClassifier(5).fit(flat[0], train.targets).score(flat[1], test.targets)
     assert found["rows"]["pixels"]["knn5"] == pytest.approx(theirs, abs=0.011)  # ties in float32
     assert json.loads((run / "result.json").read_text())["evaluation"]["rows"] == found["rows"]
     printed = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "5-nn (Euclidean, majority)" in printed
-    assert "k 20, temperature 0.07" in printed
+    assert "k-NN (k = 5, Euclidean, majority vote)" in printed
+    assert "k-NN (k = 20, cosine, temperature 0.07)" in printed
     detail = found["details"]["trained"]["knn5"]
     low, high = detail["interval"]
     assert low < found["rows"]["trained"]["knn5"] < high
@@ -53,7 +55,7 @@ def test_the_table(small_run: Run, tiny_set: Path, console: Console) -> None:
     assert np.dot(detail["per_class"], counts) / 200 == pytest.approx(found["rows"]["trained"]["knn5"], abs=1e-4)
 
 
-def test_a_second_evaluation_reads_the_features_and_says_the_same(
+def test_a_second_evaluation_reads_cached_features_and_gives_the_same_numbers(
     small_run: Run, tiny_set: Path, console: Console
 ) -> None:
     run = small_run(data=str(tiny_set))
@@ -67,7 +69,7 @@ def test_a_second_evaluation_reads_the_features_and_says_the_same(
 
 
 def test_without_a_test_split_the_held_out_part_is_named(small_run: Run, tmp_path: Path, console: Console) -> None:
-    train = sources.load("fashion-mini")
+    train = sources.load_images("fashion-mini")
     np.savez(tmp_path / "only.npz", images=train.pixels[:300], labels=train.targets[:300])
     run = small_run(data=str(tmp_path / "only.npz"), max_images=None)
     found = evaluate(EvaluateConfig(run=run, probe_epochs=2, references=False), console)
@@ -76,11 +78,11 @@ def test_without_a_test_split_the_held_out_part_is_named(small_run: Run, tmp_pat
     assert list(found["rows"]) == ["trained"]
 
 
-def test_without_labels_only_the_shape_is_judged(small_run: Run, tmp_path: Path, console: Console) -> None:
-    np.save(tmp_path / "images.npy", sources.load("fashion-mini").pixels[:200])
+def test_without_labels_only_the_geometry_is_measured(small_run: Run, tmp_path: Path, console: Console) -> None:
+    np.save(tmp_path / "images.npy", sources.load_images("fashion-mini").pixels[:200])
     run = small_run(data=str(tmp_path / "images.npy"), max_images=None, val_images=0)
     found = evaluate(EvaluateConfig(run=run), console)
-    assert set(found["rows"]["trained"]) == SHAPE
+    assert set(found["rows"]["trained"]) == WITHOUT_LABELS
     assert "no labels" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -89,28 +91,28 @@ def test_a_missing_run_is_named(tmp_path: Path, console: Console) -> None:
         evaluate(EvaluateConfig(run=tmp_path / "nothing"), console)
 
 
-def test_judging_on_held_out_images_and_learning_from_some(small_run: Run, console: Console) -> None:
+def test_evaluation_on_held_out_images_with_fewer_training_images(small_run: Run, console: Console) -> None:
     run = small_run()
     found = evaluate(EvaluateConfig(run=run, split="val", max_images=100, probe_epochs=5, references=False), console)
     assert (found["split"], found["train"], found["test"]) == ("held-out part of train", 100, 32)
     few = evaluate(EvaluateConfig(run=run, max_images=200, probe_epochs=5, references=False), console)
     assert (few["split"], few["train"], few["test"]) == ("test", 200, 2_000)
-    with pytest.raises(ValueError, match="held no training images out: train with --val-images"):
+    with pytest.raises(
+        ValueError, match="has no held-out training images for --split val: train with --val-images above 0"
+    ):
         evaluate(EvaluateConfig(run=small_run(val_images=0, overwrite=True), split="val"), console)
 
 
-def test_labels_are_not_judged_on_the_images_they_were_learnt_from(
-    small_run: Run, tmp_path: Path, console: Console
-) -> None:
-    images = sources.load("fashion-mini", "train")
+def test_accuracies_are_not_measured_on_training_images(small_run: Run, tmp_path: Path, console: Console) -> None:
+    images = sources.load_images("fashion-mini", "train")
     np.savez(tmp_path / "few.npz", train_images=images.pixels[:96], train_labels=images.targets[:96])
     run = small_run(data=str(tmp_path / "few.npz"), max_images=None, batch_size=32, val_images=0)
     found = evaluate(EvaluateConfig(run=run, references=False), console)
     assert found["split"] == "train"
-    assert set(found["rows"]["trained"]) == SHAPE
+    assert set(found["rows"]["trained"]) == WITHOUT_LABELS
 
 
-def test_a_model_by_name_a_file_and_a_run_in_one_table(
+def test_a_library_model_a_file_and_a_run_in_one_table(
     small_run: Run, tiny_set: Path, tmp_path: Path, console: Console
 ) -> None:
     torch.manual_seed(0)
@@ -131,31 +133,34 @@ def test_a_model_by_name_a_file_and_a_run_in_one_table(
     assert both["rows"]["trained"] == both["rows"][str(run / "backbone.safetensors")]
 
 
-def test_a_model_by_name_needs_images_and_weights(tiny_set: Path, console: Console, monkeypatch, tmp_path) -> None:
+def test_a_library_model_needs_images_and_weights(tiny_set: Path, console: Console, monkeypatch, tmp_path) -> None:
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    with pytest.raises(ValueError, match="not on this machine: fetch them with --download"):
+    with pytest.raises(ValueError, match="not on this machine: download them with --download"):
         evaluate(EvaluateConfig(run=Path("timm:test_resnet"), data=str(tiny_set)), console)
-    with pytest.raises(ValueError, match="say on which images to judge timm:tf_efficientnet_lite0: --data"):
+    with pytest.raises(
+        ValueError,
+        match=r"timm:tf_efficientnet_lite0 has no data .*: name the images to evaluate on with --data",
+    ):
         evaluate(EvaluateConfig(run=Path("timm:tf_efficientnet_lite0")), console)
 
 
-def test_what_a_run_has_of_its_own(small_run: Run, tmp_path: Path, console: Console) -> None:
-    with pytest.raises(ValueError, match="--weights and --image-size are for a model by name"):
+def test_weights_and_image_size_of_a_run_cannot_be_changed(small_run: Run, tmp_path: Path, console: Console) -> None:
+    with pytest.raises(ValueError, match="--weights and --image-size only apply to timm: and torchvision: models"):
         evaluate(EvaluateConfig(run=small_run(), image_size=64), console)
 
 
-def test_fewer_images_than_neighbours(small_run: Run, tiny_set: Path, console: Console) -> None:
+def test_fewer_training_images_than_k(small_run: Run, tiny_set: Path, console: Console) -> None:
     run = small_run(data=str(tiny_set))
     found = evaluate(EvaluateConfig(run=run, max_images=10, probe_epochs=2, references=False), console)
     assert "knn" not in found["rows"]["trained"]
     assert {"knn5", "linear"} <= found["rows"]["trained"].keys()
-    assert "temperature 0.07): 20 neighbours of 10 images: there are too few" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "temperature 0.07): 20 neighbours of 10 images: lower k to at most 10" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_a_class_absent_from_train_is_named(small_run: Run, tmp_path: Path, console: Console) -> None:
-    train, test = sources.load("fashion-mini", "train"), sources.load("fashion-mini", "test")
+def test_a_class_without_training_images_is_named(small_run: Run, tmp_path: Path, console: Console) -> None:
+    train, test = sources.load_images("fashion-mini", "train"), sources.load_images("fashion-mini", "test")
     keep = np.flatnonzero(train.targets[:600] != 9)
     np.savez(
         tmp_path / "part.npz",
@@ -164,21 +169,21 @@ def test_a_class_absent_from_train_is_named(small_run: Run, tmp_path: Path, cons
     )  # fmt: skip
     run = small_run(data=str(tmp_path / "part.npz"), max_images=None)
     found = evaluate(EvaluateConfig(run=run, references=False, suite=("knn",)), console)
-    assert "absent from train, so never predicted: 9" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "classes without training images, never predicted: 9" in console.file.getvalue()  # type: ignore[attr-defined]
     assert found["details"]["trained"]["knn5"]["per_class"][9] == 0
 
 
 def test_one_class_only(small_run: Run, tmp_path: Path, console: Console) -> None:
-    images = sources.load("fashion-mini", "train")
+    images = sources.load_images("fashion-mini", "train")
     np.savez(tmp_path / "one.npz", train_images=images.pixels[:150], train_labels=np.zeros(150, dtype=np.int64))
     run = small_run(data=str(tmp_path / "one.npz"), max_images=None, val_images=0)
     found = evaluate(EvaluateConfig(run=run, suite=("knn", "linear", "geometry")), console)
-    assert set(found["rows"]["trained"]) == SHAPE
-    assert "one class only: only what can be said without them" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert set(found["rows"]["trained"]) == WITHOUT_LABELS
+    assert "only one class: evaluations that need labels are left out" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_theory_without_and_with_labels(small_run: Run, tiny_set: Path, tmp_path: Path, console: Console) -> None:
-    np.save(tmp_path / "images.npy", sources.load("fashion-mini").pixels[:200])
+    np.save(tmp_path / "images.npy", sources.load_images("fashion-mini").pixels[:200])
     bare = small_run(data=str(tmp_path / "images.npy"), max_images=None, val_images=0)
     found = evaluate(EvaluateConfig(run=bare, suite=("theory",), references=False), console)
     assert set(found["rows"]["trained"]) == {"alignment", "info_nce"}
@@ -193,7 +198,7 @@ def test_theory_without_and_with_labels(small_run: Run, tiny_set: Path, tmp_path
     assert again["rows"] == found["rows"]
 
 
-def test_parts_of_the_suite_come_together(small_run: Run, tiny_set: Path, console: Console) -> None:
+def test_evaluations_with_the_same_settings_are_merged(small_run: Run, tiny_set: Path, console: Console) -> None:
     run = small_run(data=str(tiny_set))
     evaluate(EvaluateConfig(run=run, suite=("knn",), references=False), console)
     evaluate(EvaluateConfig(run=run, suite=("geometry",)), console)  # now with references
@@ -206,4 +211,11 @@ def test_parts_of_the_suite_come_together(small_run: Run, tiny_set: Path, consol
     evaluate(EvaluateConfig(run=run, suite=("geometry",), references=False, max_images=100), console)
     assert "knn5" not in json.loads((run / "result.json").read_text())["evaluation"]["rows"]["trained"]
     small_run(data=str(tiny_set), resume=True)
-    assert "evaluation" not in json.loads((run / "result.json").read_text()), "it was of other weights"
+    assert "evaluation" not in json.loads((run / "result.json").read_text()), "it belonged to other weights"
+
+
+def test_evaluation_does_not_import_lightning_or_training() -> None:
+    script = "import sys, glf.evaluation.suite; print([name for name in sys.modules if name.startswith(%r)])"
+    unwanted = ("lightning", "pytorch_lightning", "torchmetrics", "glf.train")
+    done = subprocess.run([sys.executable, "-c", script % (unwanted,)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

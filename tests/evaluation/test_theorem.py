@@ -1,4 +1,4 @@
-"""Theorem 1: its terms against loops, the inequality with every expectation computed, where the printed form fails."""
+"""Theorem 1: its terms against loops, the inequality with exact expectations, counterexamples to the printed form."""
 
 import itertools
 import math
@@ -15,7 +15,7 @@ from glf.constrain.contrast import entry_partition, log_partition, queue_partiti
 from glf.data.augment.augment import augment
 from glf.data.augment.policies import policy
 from glf.data.batches import to_tensor
-from glf.data.sources import load
+from glf.data.sources import load_images
 from glf.evaluation.theorem import NOT_COMPUTED, info_nce, mean_cross_entropy, theorem_terms
 from glf.measure.classes import within_variance
 from glf.methods import parse
@@ -45,7 +45,7 @@ def mean_cross_entropy_by_loops(features: Tensor, labels: Tensor) -> float:
 
 
 @pytest.mark.parametrize(("samples", "dim", "classes"), [(30, 5, 3), (6, 20, 4), (5, 2, 1)], ids=str)
-def test_the_cross_entropy_of_class_means_is_that_of_loops(samples, dim, classes):
+def test_the_cross_entropy_of_class_means_equals_a_loop(samples, dim, classes):
     features, labels = draw(samples, dim), 3 * (torch.arange(samples) % classes)
     expected = mean_cross_entropy_by_loops(features, labels)
     assert mean_cross_entropy(features, labels) == pytest.approx(expected, rel=1e-12, abs=1e-12)
@@ -54,7 +54,7 @@ def test_the_cross_entropy_of_class_means_is_that_of_loops(samples, dim, classes
     assert mean_cross_entropy(stretched, labels.flip(0)) == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
 
-def test_ten_classes_have_at_least_those_of_a_simplex():
+def test_the_minimum_for_ten_classes_is_that_of_a_simplex():
     simplex = torch.eye(10) - 0.1
     smallest = mean_cross_entropy(simplex.repeat(3, 1), torch.arange(30) % 10)
     assert smallest == pytest.approx(math.log(1 + 9 * math.exp(-10 / 9)))
@@ -66,7 +66,7 @@ def test_ten_classes_have_at_least_those_of_a_simplex():
 
 
 def info_nce_by_loops(a: Tensor, b: Tensor, temperature: float) -> float:
-    """Of one batch with everything in it."""
+    """InfoNCE of one batch with all images."""
     losses = []
     for x, y in ((a, b), (b, a)):
         for i in range(len(x)):
@@ -76,7 +76,7 @@ def info_nce_by_loops(a: Tensor, b: Tensor, temperature: float) -> float:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.2])
-def test_info_nce_is_that_of_loops(temperature):
+def test_info_nce_equals_a_loop(temperature):
     a, b = draw(7, 4), draw(7, 4, seed=1)
     expected = info_nce_by_loops(a, b, temperature)
     assert info_nce(a, b, temperature=temperature, negatives=6) == pytest.approx(expected, rel=1e-12)
@@ -84,7 +84,7 @@ def test_info_nce_is_that_of_loops(temperature):
     assert info_nce(a.float(), b.float(), temperature=temperature, negatives=6) == pytest.approx(expected, rel=1e-5)
 
 
-def test_batches_are_cut_from_a_seeded_order():
+def test_batches_are_cut_from_a_seeded_permutation():
     a, b = draw(23, 4), draw(23, 4, seed=1)
     order = torch.randperm(23, generator=torch.Generator().manual_seed(3))
     parts = [order[i : i + 5] for i in range(0, 20, 5)]
@@ -93,7 +93,7 @@ def test_batches_are_cut_from_a_seeded_order():
     assert info_nce(a, b, negatives=4, seed=4) != pytest.approx(expected, rel=1e-6)
 
 
-def test_info_nce_is_made_of_our_terms():
+def test_info_nce_is_the_sum_of_our_terms():
     a, b, t = draw(9, 5), draw(9, 5, seed=1), 0.5
     ours = info_nce(a, b, temperature=t, negatives=8)
     partition = (entry_partition(similarities(a, b, t)) + entry_partition(similarities(b, a, t))) / 2
@@ -106,14 +106,14 @@ def test_info_nce_is_made_of_our_terms():
     assert ours == pytest.approx(float(cosine(a, b, t) + mean(queues)), rel=1e-12), "MoCo with the batch as its queue"
 
 
-def test_info_nce_is_simclrs_where_all_negatives_are_alike():
+def test_info_nce_equals_simclr_if_all_negatives_are_alike():
     """SimCLR has both views of the other images: 4 images give the 6 negatives that 7 images give here."""
     simclr = parse("simclr").build(temperature=0.5)
     theirs = simclr(Embeddings(z=torch.eye(4, dtype=torch.float64).expand(2, 4, 4))).total
     assert info_nce(torch.eye(7), torch.eye(7), temperature=0.5, negatives=6) == pytest.approx(float(theirs), rel=1e-12)
 
 
-def test_less_its_logarithm_info_nce_tends_to_simclrs():
+def test_info_nce_minus_log_n_tends_to_simclr_minus_log_2n():
     x = pixels(1001)[0]
     a, b = x + 0.1 * draw(*x.shape), x + 0.1 * draw(*x.shape, seed=1)
     ours = info_nce(a, b, negatives=1000) - math.log(1000)
@@ -126,7 +126,7 @@ def test_less_its_logarithm_info_nce_tends_to_simclrs():
 def test_blocks_change_nothing(monkeypatch, rows):
     a, b, labels = draw(33, 4), draw(33, 4, seed=1), torch.arange(33) % 3
     whole = theorem_terms(a, b, labels, negatives=10)
-    monkeypatch.setattr("glf.measure.blocks.ROWS", rows)
+    monkeypatch.setattr("glf.measure.blocks.BLOCK_SIZE", rows)
     assert theorem_terms(a, b, labels, negatives=10) == pytest.approx(whole, rel=1e-11)
 
 
@@ -136,15 +136,15 @@ def test_too_few_or_too_many_negatives(negatives):
         info_nce(draw(10, 3), draw(10, 3), negatives=negatives)
 
 
-# --- the inequality, every expectation of it computed
+# --- the inequality, with exact expectations
 
 
 def exactly(
     x: Tensor, positive: Tensor, labels: Tensor, n: int | None, *, with_positive: bool = False
 ) -> dict[str, float]:
-    """For views that are x and positive with equal chance, and n independent negatives among all of them.
+    """Both sides for views that are x or positive with equal probability, and n independent negatives among all views.
 
-    None is infinitely many: their mean is its expectation, and log n is left out.
+    n = None means infinitely many negatives: their mean is its expectation, and log n is left out.
     """
     f, other, y = torch.cat((x, positive)), torch.cat((positive, x)), torch.cat((labels, labels))
     own, similarity = (f * other).sum(1), (f @ f.T).exp()
@@ -186,8 +186,8 @@ def test_the_proved_inequality(seed, classes, size, dim, n, apart, noise, opposi
 
 
 @given(st.floats(0.01, 1.0), st.integers(1, 40))
-def test_the_logarithm_of_a_mean_of_few(share, n):
-    """Two values at the ends are the worst: the number of large ones is binomial, and nothing is left to chance."""
+def test_the_logarithm_of_a_mean_of_n_values(share, n):
+    """Two values at the ends are the worst case. The number of large ones is binomial, so the expectation is exact."""
     e = math.e
     chances = [math.comb(n, k) * share**k * (1 - share) ** (n - k) for k in range(n + 1)]
     of_means = sum(p * math.log((k * e + (n - k) / e) / n) for k, p in enumerate(chances))
@@ -195,8 +195,8 @@ def test_the_logarithm_of_a_mean_of_few(share, n):
     assert -1e-12 <= gap <= FINITE / n
 
 
-def test_the_finite_term_is_needed_where_negatives_alone_are_summed():
-    """One class, features at both ends, one negative: without it, the right side would be below the left."""
+def test_the_finite_term_is_needed_if_only_negatives_are_summed():
+    """One class, features at both ends, one negative: without this term, the right side is below the left side."""
     x = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
     e = exactly(x, x, torch.tensor([0, 0]), 1)
     assert (e["cross_entropy"], e["variance"]) == (0, 1)
@@ -215,8 +215,8 @@ def test_without_variance_and_with_many_negatives_both_sides_are_equal():
     assert terms["imbalance"] == pytest.approx(0, abs=1e-12)
 
 
-def test_variance_alone_is_tight_where_views_agree():
-    """Classes that are one arc each, equal views: the gap of the positives' terms is Var, not its root."""
+def test_the_variance_is_tight_if_views_agree():
+    """Each class is an arc, and views are equal: the gap of the positive terms is Var, not its root."""
     angles = torch.linspace(-0.2, 0.2, 500, dtype=torch.float64)
     x = torch.cat([torch.stack(((angles + c).cos(), (angles + c).sin()), 1) for c in (0.0, math.pi)])
     labels = torch.arange(2).repeat_interleave(500)
@@ -225,7 +225,7 @@ def test_variance_alone_is_tight_where_views_agree():
     assert terms["slack"] > 5 * terms["proved_slack"]
 
 
-# --- where the printed form fails
+# --- counterexamples to the printed form
 
 
 def test_the_variance_must_be_that_of_the_minimiser():
@@ -248,7 +248,7 @@ def test_the_variance_must_be_that_of_the_minimiser():
 
 
 def test_classes_must_be_equally_frequent():
-    """Eight frequent classes at right angles, and 200 rare ones in their middle: log(n/K) takes too much."""
+    """Eight frequent orthogonal classes, and 200 rare ones in the middle: log(n/K) subtracts too much."""
     frequent, rare = 8, 200
     means = torch.cat((torch.eye(8), torch.full((rare, 8), 8**-0.5))).double()
     p = torch.tensor([0.999 / frequent] * frequent + [0.001 / rare] * rare, dtype=torch.float64)
@@ -262,7 +262,7 @@ def test_classes_must_be_equally_frequent():
 
 
 def test_negatives_of_other_classes_only_break_it():
-    """What false negatives are for: without them, a negative says nothing of how probable the own class is."""
+    """Without false negatives, the negatives carry no information on the probability of the anchor's own class."""
     n, means = 999, torch.tensor([[1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)
     cross_entropy = mean_cross_entropy(means, torch.tensor([0, 1]))
     others_only = -1 + math.log(math.e + n / math.e)
@@ -304,17 +304,17 @@ def test_the_terms_add_up():
 
 
 def test_images_without_a_label_are_refused():
-    with pytest.raises(ValueError, match="leave those rows out"):
+    with pytest.raises(ValueError, match=r"have no label .*: leave them out"):
         theorem_terms(draw(6, 2), draw(6, 2), torch.tensor([0, 1, -1, 0, 1, 0]), negatives=2)
 
 
 def pixels(count: int) -> tuple[Tensor, Tensor]:
-    images = load("fashion-mini", "test")
+    images = load_images("fashion-mini", "test")
     return to_tensor(images.pixels[:count]).flatten(1).double() / 255, torch.from_numpy(images.targets[:count].copy())
 
 
 def test_real_views_through_pixels_and_an_untrained_network():
-    images = load("fashion-mini", "test")
+    images = load_images("fashion-mini", "test")
     target = torch.from_numpy(images.targets[:512].copy())
     batch = Batch(to_tensor(images.pixels[:512]), target, torch.arange(512), None)
     x, y = augment(batch, policy("gentle")[:2], 28, torch.Generator().manual_seed(0)).x
@@ -327,4 +327,4 @@ def test_real_views_through_pixels_and_an_untrained_network():
         assert terms["cross_entropy"] < terms["proved"]
         assert terms["cross_entropy"] < terms["bound"]
         assert terms["cross_entropy"] < terms["chance"]
-    assert network["cross_entropy"] > raw["cross_entropy"], "an untrained network tells classes apart less than pixels"
+    assert network["cross_entropy"] > raw["cross_entropy"], "an untrained network separates classes less than pixels"

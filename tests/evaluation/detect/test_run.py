@@ -1,4 +1,4 @@
-"""Training of detectors: what they see, that it can be interrupted, what is written; and that it works."""
+"""Training of detectors: interruption and checkpoints, learning rates, result files, and accuracy on real scenes."""
 
 import json
 from collections.abc import Callable
@@ -9,16 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from rich.console import Console
 
-from glf.config.evaluation import EvaluateConfig
-from glf.config.transfer import DetectOptions, FinetuneOptions
+from glf.config.evaluation import DetectOptions, EvaluateConfig, FinetuneOptions
 from glf.data import sources
 from glf.evaluation.detect.annotations import Annotations
-from glf.evaluation.detect.batches import Pictures, batches, flipped
-from glf.evaluation.detect.read import read_boxes
-from glf.evaluation.detect.run import detect
+from glf.evaluation.detect.run import detect, read_boxes
 from glf.evaluation.detect.train import train_detector
 from glf.evaluation.suite import evaluate
 from glf.nn.backbone import Backbone
@@ -31,14 +27,6 @@ QUICK: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Eight scenes to train on and three to test on, 96 px, in COCO's form."""
-    write_coco(tmp_path / "ships", scenes(8, "train", 96), images="train2017", json_name="instances_train2017.json")
-    write_coco(tmp_path / "ships", scenes(3, "test", 96), images="val2017", json_name="instances_val2017.json")
-    return tmp_path / "ships"
-
-
 def options(folder: Path | None, **settings: Any) -> DetectOptions:
     return DetectOptions(boxes=None if folder is None else str(folder), **{**QUICK, **settings})
 
@@ -48,8 +36,10 @@ def backbone(**settings: Any) -> Backbone:
     return Backbone("small_resnet", image_size=32, **settings)
 
 
-def test_in_the_suite(small_run: Callable[..., Path], folder: Path, tmp_path: Path, console: Console) -> None:
-    parts = {name: sources.load("fashion-mini", name).select(np.arange(300)) for name in ("train", "test")}
+def test_detection_as_part_of_the_suite(
+    small_run: Callable[..., Path], folder: Path, tmp_path: Path, console: Console
+) -> None:
+    parts = {name: sources.load_images("fashion-mini", name).select(np.arange(300)) for name in ("train", "test")}
     arrays = {f"{name}_images": part.pixels.repeat(3, axis=3) for name, part in parts.items()}
     np.savez(tmp_path / "colour.npz", **arrays, **{f"{name}_labels": part.targets for name, part in parts.items()})
     run = small_run(data=str(tmp_path / "colour.npz"), max_images=None)
@@ -60,113 +50,63 @@ def test_in_the_suite(small_run: Callable[..., Path], folder: Path, tmp_path: Pa
     assert (run / "detect" / "trained" / "detect.json").is_file()
     with pytest.raises(ValueError, match="name them with --boxes"):
         evaluate(EvaluateConfig(run=run, suite=("detect",)), console)
-    everything = EvaluateConfig(run=run, suite=("all",), references=False, max_images=200, probe_epochs=2, logistic_c=(1.0,),
-                                finetune=FinetuneOptions(fractions=(0.1,), finetune_epochs=1))  # fmt: skip
+    everything = EvaluateConfig(
+        run=run, suite=("all",), references=False, max_images=200, probe_epochs=2, logistic_c=(1.0,),
+        finetune=FinetuneOptions(fractions=(0.1,), finetune_epochs=1),
+    )  # fmt: skip
     keys = evaluate(everything, console)["rows"]["trained"].keys()
     assert {"knn5", "linear", "logistic", "rank", "slack", "finetune_10"} <= keys, "all that the data allow"
     assert not any(key.startswith("boxes") for key in keys)
 
 
-def test_a_flip_moves_boxes_and_masks_with_the_image(folder: Path) -> None:
-    data = read_boxes(folder, "train")
-    straight = Pictures(data, 3, masks=True, flips=np.zeros(8, bool))
-    turned = Pictures(data, 3, masks=True, flips=np.ones(8, bool))
-    for row in range(len(data)):
-        (image, target), (mirrored, found) = straight[row], turned[row]
-        torch.testing.assert_close(mirrored, image.flip(2))
-        for shape, box in zip(found["masks"], found["boxes"], strict=True):
-            ys, xs = torch.nonzero(shape, as_tuple=True)
-            assert box.tolist() == [xs.min(), ys.min(), xs.max() + 1, ys.max() + 1]
-        torch.testing.assert_close(flipped(mirrored, found)[1]["boxes"], target["boxes"])
-
-
-def test_what_is_ignored_is_not_learnt_from_but_is_there_for_judging(folder: Path) -> None:
-    data = read_boxes(folder, "train")
-    scene = data.scenes[0]
-    crowd = replace(scene.objects[0], crowd=True, name="a crowd")
-    data = replace(data, scenes=[replace(scene, objects=(crowd, *scene.objects))])
-    learnt = Pictures(data, 3, masks=True, flips=np.zeros(1, bool))[0][1]
-    judged = Pictures(data, 3, masks=True)[0][1]
-    assert len(learnt["boxes"]) == len(learnt["masks"]) == len(scene.objects)
-    assert judged["iscrowd"].tolist() == [1] + [0] * len(scene.objects)
-
-
-def test_an_epoch_is_every_image_once_in_an_order_of_its_own(folder: Path) -> None:
-    data = read_boxes(folder, "train")
-
-    def seen(seed: list[int] | None) -> list[torch.Tensor]:
-        loaded = batches(data, 3, 3, masks=False, epoch_seed=seed, workers=0)
-        return [image for images, _ in loaded for image in images]
-
-    first, again, second, plain = seen([0, 0]), seen([0, 0]), seen([0, 1]), seen(None)
-    assert len(first) == len(second) == len(plain) == 8
-    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
-    assert not all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-    for row, image in enumerate(plain):
-        np.testing.assert_array_equal((image * 255).round().byte().permute(1, 2, 0).numpy(), data.pixels(row))
-        assert sum(torch.equal(image, one) or torch.equal(image.flip(2), one) for one in first) == 1
-
-
-def test_grey_images_suit_any_backbone_and_colour_needs_one_for_colour(folder: Path) -> None:
-    data = read_boxes(folder, "train")
-    with pytest.raises(ValueError, match=r"0001\.png has 3 channels, the backbone takes 1"):
-        Pictures(data, 1, masks=False)[0]
-    path = folder / data.scenes[0].name
-    Image.open(path).convert("L").save(path)
-    assert [tuple(Pictures(data, channels, masks=False)[0][0].shape) for channels in (1, 3)] == [
-        (1, 96, 96),
-        (3, 96, 96),
-    ]
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Unplugged(Annotations):
-    """The same images, until the power goes."""
+class Interrupted(Annotations):
+    """The same images; reading them raises KeyboardInterrupt after ``left`` images."""
 
     left: list[int] = field(default_factory=lambda: [0])
 
-    def pixels(self, row: int) -> np.ndarray:
+    def pixels(self, index: int) -> np.ndarray:
         if self.left[0] == 0:
             raise KeyboardInterrupt
         self.left[0] -= 1
-        return super().pixels(row)
+        return super().pixels(index)
 
 
-def test_an_interrupted_training_ends_in_the_same_weights(folder: Path, tmp_path: Path) -> None:
+def test_an_interrupted_training_ends_with_the_same_weights(folder: Path, tmp_path: Path) -> None:
     data, settings = read_boxes(folder, "train"), options(folder, detect_epochs=3)
     whole = train_detector(backbone(), data, 0.02, settings, tmp_path / "whole.ckpt").state_dict()
-    short = Unplugged(**{**vars(data), "left": [20]})  # two epochs of eight images, and half of the third
+    short = Interrupted(**{**vars(data), "left": [20]})  # two epochs of eight images, and half of the third
     assert short.key == data.key
     with pytest.raises(KeyboardInterrupt):
         train_detector(backbone(), short, 0.02, settings, tmp_path / "cut.ckpt")
-    counted = Unplugged(**{**vars(data), "left": [8]})  # what is left to see: the third epoch
+    counted = Interrupted(**{**vars(data), "left": [8]})  # the third epoch remains
     resumed = train_detector(backbone(), counted, 0.02, settings, tmp_path / "cut.ckpt").state_dict()
     assert counted.left == [0]
     assert all(torch.equal(value, whole[name]) for name, value in resumed.items())
-    nothing = Unplugged(**vars(data))
+    nothing = Interrupted(**vars(data))
     again = train_detector(backbone(), nothing, 0.02, settings, tmp_path / "cut.ckpt").state_dict()
     assert all(torch.equal(value, whole[name]) for name, value in again.items())
 
 
-@pytest.mark.parametrize("change", ["rate", "settings", "weights", "images"])
-def test_a_checkpoint_of_another_training_is_not_gone_on_with(folder: Path, tmp_path: Path, change: str) -> None:
+@pytest.mark.parametrize("change", ["lr", "settings", "weights", "images"])
+def test_a_checkpoint_of_another_training_is_not_continued(folder: Path, tmp_path: Path, change: str) -> None:
     data, settings = read_boxes(folder, "train"), options(folder, detect_epochs=1)
     train_detector(backbone(), data, 0.02, settings, tmp_path / "a.ckpt")
     other = backbone()
     with torch.no_grad():
         other.body.conv1.weight[0] += 1
     arguments: dict[str, tuple[Any, ...]] = {
-        "rate": (backbone(), data, 0.03, settings),
+        "lr": (backbone(), data, 0.03, settings),
         "settings": (backbone(), data, 0.02, replace(settings, detect_seed=1)),
         "weights": (other, data, 0.02, settings),
         "images": (backbone(), data.select(np.arange(7)), 0.02, settings),
     }
     model, found, *rest = arguments[change]
     with pytest.raises(KeyboardInterrupt):  # it starts to read images
-        train_detector(model, Unplugged(**vars(found)), *rest, tmp_path / "a.ckpt")
+        train_detector(model, Interrupted(**vars(found)), *rest, tmp_path / "a.ckpt")
 
 
-def test_the_result_is_written_and_is_the_same_every_time(folder: Path, tmp_path: Path, console: Console) -> None:
+def test_the_result_is_written_and_reproducible(folder: Path, tmp_path: Path, console: Console) -> None:
     model = backbone()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     found = detect(model, options(folder, detect_task="masks"), tmp_path / "a", console)
@@ -176,28 +116,35 @@ def test_the_result_is_written_and_is_the_same_every_time(folder: Path, tmp_path
     assert set(found["rows"]) == {"boxes", "masks"}
     assert all(0 <= row[name] <= 1 for row in found["rows"].values() for name in ("AP", "AP50", "AP75"))
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    torch.manual_seed(123)  # what the caller did before does not matter
+    torch.manual_seed(123)  # the caller's random state does not matter
     again = detect(model, options(folder, detect_task="masks"), tmp_path / "b", console)
     first, second = (torch.load(tmp_path / name / "detect.ckpt", weights_only=True)["model"] for name in "ab")
     assert all(torch.equal(value, second[name]) for name, value in first.items())
     assert again["rows"] == found["rows"]
     printed = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "8 images with" in printed
-    assert "Mask R-CNN C4, 64 px, 2 epochs, batches of 4, lr 0.02 x 4/16, statistics of pretraining" in printed
+    assert "8 training images with" in printed
+    assert (
+        "Mask R-CNN C4, 64 px, 2 epochs, batch size 4, lr 0.02 x 4/16, normalisation statistics of pretraining"
+        in printed
+    )
 
 
-def test_the_best_rate_on_held_out_training_images_is_used(folder: Path, tmp_path: Path, console: Console) -> None:
+def test_the_best_learning_rate_on_held_out_training_images_is_used(
+    folder: Path, tmp_path: Path, console: Console
+) -> None:
     found = detect(backbone(), options(folder, detect_lr=(1e12, 0.02), detect_epochs=1), tmp_path / "out", console)
     assert found["search"]["1e+12"] is None
     assert 0 <= found["search"]["0.02"] <= 1
     assert found["lr"] == 0.02
     printed = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "rate 1e+12: diverged" in printed
-    assert "rate 0.02: AP" in printed
+    assert "learning rate 1e+12: diverged" in printed
+    assert "learning rate 0.02: AP" in printed
 
 
-def test_a_rate_that_diverges_is_named(folder: Path, tmp_path: Path, console: Console) -> None:
-    with pytest.raises(ValueError, match=r"the loss is not finite in epoch 1 at rate 1e\+12: lower --detect-lr"):
+def test_a_diverging_learning_rate_is_named(folder: Path, tmp_path: Path, console: Console) -> None:
+    with pytest.raises(
+        ValueError, match=r"the loss is not finite in epoch 1 at learning rate 1e\+12: lower --detect-lr"
+    ):
         detect(backbone(), options(folder, detect_lr=(1e12,)), tmp_path / "out", console)
 
 
@@ -208,7 +155,9 @@ def test_mistakes_are_found_before_training(folder: Path, tmp_path: Path, consol
     content = json.loads(path.read_text())
     content["annotations"][0].pop("segmentation")
     path.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=r"objects without an outline: 1, first annotation 1 of .*val2017\.json; use"):
+    with pytest.raises(
+        ValueError, match=r"objects without segmentation: 1, first annotation 1 of .*val2017\.json; use"
+    ):
         detect(backbone(), options(folder, detect_task="masks"), tmp_path / "out", console)
     content["categories"][0]["name"] = "Skirt"
     path.write_text(json.dumps(content))
@@ -218,8 +167,8 @@ def test_mistakes_are_found_before_training(folder: Path, tmp_path: Path, consol
 
 
 @pytest.mark.slow
-def test_clothes_are_found_on_photographs(small_run: Callable[..., Path], tmp_path: Path, console: Console) -> None:
-    """From a backbone that was pretrained on clothes alone; items and backgrounds of the test are new to it."""
+def test_clothes_are_detected_on_photographs(small_run: Callable[..., Path], tmp_path: Path, console: Console) -> None:
+    """From a backbone pretrained on clothes only; the items and backgrounds of the test are new to it."""
     run = small_run(method="simclr", augment="gentle", max_images=4000, batch_size=256, epochs=3, val_images=None)
     folder = tmp_path / "scenes"
     for part, count, name in (("train", 2000, "train2017"), ("test", 60, "val2017")):
@@ -231,4 +180,4 @@ def test_clothes_are_found_on_photographs(small_run: Callable[..., Path], tmp_pa
     rows = detect(load_backbone(run), settings, tmp_path / "out", console)["rows"]
     assert rows["boxes"]["AP50"] > 0.5
     assert rows["masks"]["AP50"] > 0.5
-    assert min(rows["boxes"]["classes"].values()) > 0.1  # every class is known
+    assert min(rows["boxes"]["classes"].values()) > 0.1  # every class is detected

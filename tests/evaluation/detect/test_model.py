@@ -1,4 +1,4 @@
-"""The C4 detector: what it is made of, what it shares with the backbone, what is trained."""
+"""The C4 detector: its parts, its independence of the backbone, trained and frozen layers."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from glf.config.transfer import DetectOptions
+from glf.config.evaluation import DetectOptions
 from glf.evaluation.detect.model import ANCHORS, Detector, RegionAlign, anchor_sizes
 from glf.nn.backbone import Backbone
 
@@ -81,7 +81,7 @@ def test_pooled_regions_have_half_the_grid_after_conv5_and_masks_twice_that() ->
     assert model.roi_heads.box_head(pooled).shape == (1, 256)
 
 
-def test_boxes_and_masks_share_conv5_and_the_backbone_is_left_alone() -> None:
+def test_boxes_and_masks_share_conv5_and_the_backbone_is_not_changed() -> None:
     backbone = tiny()
     before = {name: value.clone() for name, value in backbone.state_dict().items()}
     model = detector(backbone, detect_task="masks", detect_norm="batch")
@@ -106,7 +106,7 @@ def test_images_are_normalised_once_and_padded_with_the_mean() -> None:
     with torch.no_grad():
         model([image])
         torch.testing.assert_close(seen[0][0], (image - backbone.mean[0]) / backbone.std[0])
-        # The same numbers as the backbone has of the whole image: conv5 of conv4's map, averaged.
+        # The same features as those of the backbone: conv5 of conv4's feature map, averaged.
         conv5 = model.roi_heads.box_head.stage
         torch.testing.assert_close(conv5(maps[0]).mean((2, 3)), backbone(image[None]))
         model([torch.rand(3, 64, 70)])
@@ -119,18 +119,18 @@ def test_the_gradient_reaches_conv5_and_the_stem(task: str) -> None:
     model = detector(detect_task=task)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
-            nn.init.ones_(module.weight)  # timm's residual branches begin at zero, and pass no gradient then
+            nn.init.ones_(module.weight)  # timm initialises residual branches with zero, which blocks the gradient
     losses = trained(model, masks=task == "masks")
     names = {"loss_classifier", "loss_box_reg", "loss_objectness", "loss_rpn_box_reg"}
     assert set(losses) == (names | {"loss_mask"} if task == "masks" else names)
     assert all(torch.isfinite(loss) for loss in losses.values())
     without = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
-    # Corrections of classes that no region has get none; all else does, the backbone's normalisations included.
+    # The regression of classes without regions has no gradient; everything else has, including normalisations.
     assert [name for name in without if "bbox_pred" not in name and "mask_fcn" not in name] == []
 
 
 @pytest.mark.parametrize("freeze", [0, 1, 2, 3, 4])
-def test_stages_that_are_frozen_and_those_that_are_not(freeze: int) -> None:
+def test_frozen_and_trained_stages(freeze: int) -> None:
     model = detector(detect_freeze=freeze)
     trained(model)
     stages: list[nn.Module] = [nn.ModuleList([model.backbone.conv1, model.backbone.bn1])]
@@ -141,12 +141,12 @@ def test_stages_that_are_frozen_and_those_that_are_not(freeze: int) -> None:
 
 
 def statistics(model: nn.Module) -> dict[str, Tensor]:
-    """Of all layers that were pretrained: all but the new one after conv5."""
+    """Running statistics of all pretrained layers, without the new one after conv5."""
     new = "roi_heads.box_head.norm."
     return {n: value.clone() for n, value in model.named_buffers() if "running" in n and not n.startswith(new)}
 
 
-def test_statistics_are_those_of_pretraining_unless_asked_otherwise() -> None:
+def test_running_statistics_are_frozen_by_default() -> None:
     model = detector()
     before = statistics(model)
     assert len(before) > 10
@@ -160,9 +160,9 @@ def test_statistics_are_those_of_pretraining_unless_asked_otherwise() -> None:
     assert same == {name for name in before if name.startswith(("backbone.bn1", "backbone.layer1"))}
 
 
-def test_regions_of_a_ramp_are_what_is_computed_by_hand() -> None:
-    # Cell x of a map with stride 4 has its centre at pixel 4 x + 2, so that its value there is x. The box from 8 to 24
-    # has bins centred at 12 and 20 (size 2), which are the places 2.5 and 4.5 of the ramp.
+def test_region_align_of_a_ramp_by_hand() -> None:
+    # Cell x of a feature map with stride 4 has its centre at pixel 4 x + 2 and the value x. The box from 8 to 24 has
+    # two bins with centres 12 and 20, where the ramp has the values 2.5 and 4.5.
     ramp = torch.arange(8.0).expand(1, 1, 8, 8)
     pooled = RegionAlign(2, 4)({"0": ramp}, [torch.tensor([[8.0, 4.0, 24.0, 20.0]])], [(32, 32)])
     torch.testing.assert_close(pooled, torch.tensor([[[[2.5, 4.5], [2.5, 4.5]]]]))
@@ -187,9 +187,9 @@ def test_training_images_have_several_sizes_and_test_images_one() -> None:
     assert model.transform([torch.rand(3, 50, 500)])[0].image_sizes[0][1] == 167  # 1333 to 800
 
 
-def test_what_is_no_resnet_is_refused() -> None:
+def test_other_backbones_than_resnets_are_refused() -> None:
     with pytest.raises(
-        ValueError, match=r"convnext_atto has no conv1 .* layer4: a C4 detector needs a ResNet \(small_r"
+        ValueError, match=r"convnext_atto has no conv1 .* layer4: a C4 detector needs a ResNet, such as small_r"
     ):
         detector(Backbone("timm:convnext_atto", image_size=32))
 
@@ -205,6 +205,6 @@ def test_what_is_no_resnet_is_refused() -> None:
         ({"detect_freeze": 5}, "detect_freeze must be from 0 to 4, got 5"),
     ],
 )
-def test_settings_that_cannot_be(settings: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         DetectOptions(**settings)
