@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from glf.config.base import from_dict, nearest, to_dict
-from glf.config.evaluation import EvaluateConfig
+from glf.config.evaluation import DetectOptions, EvaluateConfig
 from glf.config.training import AdcOptions, PretrainConfig
-from glf.config.transfer import DetectOptions
 
 
 def test_round_trip_through_json() -> None:

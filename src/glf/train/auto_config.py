@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 import torch
 
 from glf.config.training import PretrainConfig, fill_unset
-from glf.data.decode import header_size
-from glf.data.files import Files
+from glf.data.decode import SMALL, header_size
+from glf.data.source import Source
 from glf.device import accelerator, cores, memory
-from glf.nn.backbone import create
+from glf.nn.backbone import create_body
 from glf.nn.pretrained import PACKAGED, on_this_machine
 from glf.recipes import recipes
 
-SMALL_SIDE = 112  # px up to which images keep their size
 SAMPLE = 64  # files whose headers are read
 CPU_SIDE, GPU_SIDE = 128, 224  # crop size of photos
 FEW_IMAGES = 100_000  # up to this many, a GPU trains a ResNet-18
@@ -55,9 +54,9 @@ class DataFacts(NamedTuple):
         return self.accelerator == "cpu"
 
 
-def inspect_data(config: PretrainConfig, source: Files) -> DataFacts:
+def inspect_data(config: PretrainConfig, source: Source) -> DataFacts:
     """Return the facts about a folder or a tar of images and about this machine."""
-    count = min(len(source.entries), config.max_images or len(source.entries))
+    count = min(len(source), config.max_images or len(source))
     held_out = config.val_images
     if held_out is None:
         held_out = min(count // 10, 5_000) if source.classes and config.labels == "auto" else 0
@@ -65,12 +64,12 @@ def inspect_data(config: PretrainConfig, source: Files) -> DataFacts:
     return DataFacts(count - held_out, _median_side(source), device, cores(), memory(device))
 
 
-def _median_side(source: Files) -> int:
+def _median_side(source: Source) -> int:
     """Return the median of the shorter sides, from the headers of some files; broken files are ignored."""
     sides: list[int] = []
-    for entry in source.entries[:: -(-len(source.entries) // SAMPLE)]:
+    for i in range(0, len(source), -(-len(source) // SAMPLE)):
         try:
-            sides.append(min(header_size(source.read(entry))))
+            sides.append(min(header_size(source.read(i))))
         except Exception:  # PIL's plugins raise almost anything on a broken file
             continue
     return int(median(sides)) if sides else GPU_SIDE
@@ -107,7 +106,7 @@ def auto_configure(
 
 def image_size(facts: DataFacts) -> tuple[int, str]:
     """Small images keep their size; photos get a size that the device can handle."""
-    if facts.side <= SMALL_SIDE:
+    if facts.side <= SMALL:
         return facts.side, "the size of most images"
     photos = f"the shorter side of the median photo has {facts.side:,} px"
     if facts.on_cpu:
@@ -117,7 +116,7 @@ def image_size(facts: DataFacts) -> tuple[int, str]:
 
 def backbone_for(facts: DataFacts, size: int) -> tuple[str, str]:
     """A backbone that the device can train on this many images."""
-    if facts.on_cpu and size <= SMALL_SIDE:
+    if facts.on_cpu and size <= SMALL:
         return "small_resnet", f"the fastest to train on {facts.cores} cores, made for small images"
     if facts.on_cpu:
         return "regnetx_002", f"small enough to train on {facts.cores} cores; a plain timm model"
@@ -162,7 +161,7 @@ def epochs(facts: DataFacts, steps_per_epoch: int) -> tuple[int, str]:
 
 def activation_bytes(backbone: str, size: int, config: PretrainConfig) -> int:
     """Activation memory per image: bytes saved between forward and backward, measured on a dummy batch of two."""
-    body = create(backbone, 3, size, config.stem).train()
+    body = create_body(backbone, 3, size, config.stem).train()
     own = {p.untyped_storage().data_ptr() for p in (*body.parameters(), *body.buffers())}
     saved: dict[int, int] = {}
 

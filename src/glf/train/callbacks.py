@@ -16,7 +16,7 @@ from glf.data.images import ImageSet
 from glf.distributed import launched_rank
 from glf.files import RESUME_ADVICE, explain_full_disk, printable
 from glf.measure.geometry import effective_rank, full_rank, spread
-from glf.measure.neighbours import weighted_neighbours
+from glf.measure.knn import weighted_knn_predict
 from glf.nn.features import encode
 from glf.nn.memory import Clusters
 from glf.nn.network import momentum_at
@@ -194,13 +194,13 @@ class Probe(L.Callback):
         if self.images.labelled:
             labels, truth = (torch.from_numpy(self.images.targets[rows]) for rows in (self.bank, self.val))
             k = min(KNN_K, len(bank))
-            predicted = weighted_neighbours(bank, labels, val, k, KNN_TEMPERATURE)
+            predicted = weighted_knn_predict(bank, labels, val, k, KNN_TEMPERATURE)
             result["val/knn"] = round(float((predicted == truth).float().mean()), 4)
         return result
 
     def _features(self, module: Pretraining, indices: np.ndarray) -> torch.Tensor:
         backbone = module.network.backbone
-        batches = encode(backbone, self.images, rows=indices, size=module.image_size, device=module.device)
+        batches = encode(backbone, self.images, indices=indices, size=module.image_size, device=module.device)
         return torch.from_numpy(np.concatenate(list(batches)))
 
 
@@ -226,7 +226,7 @@ class RefreshClusters(L.Callback):
                 continue
             if trainer.is_global_zero:
                 encoder = module.network.teacher.copy
-                batches = encode(encoder, self.images, rows=self.rows, size=module.image_size, device=module.device)
+                batches = encode(encoder, self.images, indices=self.rows, size=module.image_size, device=module.device)
                 z = torch.from_numpy(np.concatenate(list(batches)))
                 memory.refresh(z, torch.from_numpy(self.rows), len(self.images), epoch)
             found = {name: buffer.cpu() for name, buffer in memory.named_buffers()}

@@ -9,13 +9,12 @@ from torch.utils.data import DataLoader
 
 from glf.config.training import ResolvedPretrainConfig
 from glf.data import sources
-from glf.data.batches import EpochBatches, described, image_loader, worker_count
-from glf.data.image_cache import cache_root
-from glf.data.images import ImageSet, bytes_per_image, split_held_out
+from glf.data.batches import EpochBatches, describe_storage, image_loader, worker_count
+from glf.data.images import ImageSet, split_held_out
 from glf.data.shards.loader import StreamDataset, StreamSampler, stream_dataloader, usable_workers
 from glf.data.shards.read import ShardStream
 from glf.device import torch_device
-from glf.nn.prior import prior_rows
+from glf.nn.prior import prior_features
 from glf.runfiles import SKIPPED
 from glf.train.resolve import Resolved, holds_out
 from glf.types import Batch
@@ -67,16 +66,7 @@ class ImageInputs(Inputs):
             return
         config = self.config
         say(f"prior     {config.prior}: features of {len(self.images):,} images")
-        self.prior = prior_rows(
-            config.prior,
-            self.images,
-            cache=cache_root() / "prior",
-            width=config.prior_width,
-            weights=config.prior_weights,
-            size=config.prior_size,
-            download=config.download,
-            device=torch_device(config.device),
-        )
+        self.prior = prior_features(config, self.images, device=torch_device(config.device))
 
     def dataloader(self, rank: int, world: int) -> DataLoader[Batch]:
         batches = EpochBatches(self.train, self.config.batch_size, self.config.seed, rank, world)
@@ -86,9 +76,10 @@ class ImageInputs(Inputs):
 
 def _image_inputs(run: Resolved) -> ImageInputs:
     config = run.config
-    images = sources.load(
+    images = sources.load_images(
         config.data,
         "train",
+        source=run.source,
         size=config.image_size,
         root=config.root,
         labels=config.labels,
@@ -102,7 +93,7 @@ def _image_inputs(run: Resolved) -> ImageInputs:
         config.workers,
         gpu=run.accelerator != "cpu",
         processes=config.devices,
-        batch_bytes=bytes_per_image(images) * config.batch_size // (config.devices * config.nodes),
+        batch_bytes=images.bytes_per_image * config.batch_size // (config.devices * config.nodes),
     )
     return ImageInputs(
         config=config,
@@ -115,7 +106,7 @@ def _image_inputs(run: Resolved) -> ImageInputs:
         classes=images.classes,
         labelled=images.labelled,
         key=images.key,
-        description=described(images, workers),
+        description=describe_storage(images, workers),
         workers=workers,
     )
 
@@ -181,7 +172,7 @@ def _shard_inputs(run: Resolved, shards: ShardStream) -> ShardInputs:
         classes=training.classes,
         labelled=bool(training.classes),
         key=shards.key,
-        description=f"{len(training.urls):,} shards {described(training, config.workers)}",
+        description=f"{len(training.urls):,} shards {describe_storage(training, config.workers)}",
         statistics=(training.mean, training.std),
         streamed=True,
         shards=training,

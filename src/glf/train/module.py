@@ -18,7 +18,7 @@ from glf.data.augment.policies import ViewPolicy
 from glf.data.batches import EpochBatches
 from glf.data.shards.loader import StreamSampler
 from glf.distributed import gather, rank, world_size
-from glf.measure.batch import NonFiniteTracker, shape
+from glf.measure.batch import NonFiniteTracker, embedding_statistics
 from glf.nn.network import Network
 from glf.objective import Method, Objective, gradient_shares
 from glf.train import optim
@@ -96,16 +96,16 @@ class Pretraining(L.LightningModule):
             for number, chunk in chunks:
                 alone = isinstance(strategy, ParallelStrategy) and number < count - 1  # synchronise at the last chunk
                 with strategy.block_backward_sync() if alone else nullcontext():  # type: ignore[attr-defined]
-                    e = self._encoded(number, chunk, taught=False)
+                    e = self._encoded(number, chunk, with_teacher=False)
                     self.manual_backward(gradients.surrogate_loss(e, number, count))
         optimizer.step()
         scheduler.step()
         return loss
 
-    def _encoded(self, number: int, part: Views, taught: bool = True) -> Embeddings:
+    def _encoded(self, number: int, part: Views, with_teacher: bool = True) -> Embeddings:
         """Encode a chunk; both forward passes use the same dropout masks."""
         torch.manual_seed(self._seed_of_step(rank(), number))
-        e: Embeddings = self.network(part, taught)
+        e: Embeddings = self.network(part, with_teacher)
         return e
 
     def _loss(self, embeddings: Embeddings) -> Loss:
@@ -116,7 +116,12 @@ class Pretraining(L.LightningModule):
         if self.global_step % self.config.log_every == 0:
             shares = gradient_shares(loss, *(x for x in (embeddings.z, embeddings.maps) if x is not None))
             shares = {name: share for name, share in shares.items() if name[6:] not in self.objective.inactive}
-            self.metrics = {**loss.log(), **shares, **self.objective.diagnose(everyone), **shape(everyone)}
+            self.metrics = {
+                **loss.log(),
+                **shares,
+                **self.objective.diagnose(everyone),
+                **embedding_statistics(everyone),
+            }
         return loss
 
     def _track_nonfinite(self, z: Tensor, loss: Loss) -> None:

@@ -8,11 +8,12 @@ from glf import methods, rundir
 from glf.config.training import PretrainConfig, ResolvedPretrainConfig, with_defaults
 from glf.data.augment.policies import ViewPolicy, policy
 from glf.data.batches import worker_count
-from glf.data.files import Files
+from glf.data.datasets import DATASETS
 from glf.data.shards.index import is_stream, open_stream
 from glf.data.shards.loader import usable_workers
 from glf.data.shards.read import ShardStream
-from glf.data.sources import SOURCES, find_source
+from glf.data.source import Source
+from glf.data.sources import find_source
 from glf.device import accelerator
 from glf.nn.prior import check_prior
 from glf.nn.weights import check_weights
@@ -29,7 +30,7 @@ class Resolved(NamedTuple):
     objective: Objective
     policy: tuple[ViewPolicy, ...]
     accelerator: str
-    files: Files | None  # a folder or tar that was listed for the automatic defaults
+    source: Source | None  # a folder or tar that was listed for the automatic defaults
     shards: ShardStream | None
     choices: list[Choice]
 
@@ -44,13 +45,11 @@ def resolve(config: PretrainConfig) -> Resolved:
     method = methods.parse(config.method, config.adc)
     config = apply_recipe(config)
     objective = method.build(**config.options)
-    files, shards, choices = None, None, list[Choice]()
-    streamed = config.data not in SOURCES and is_stream(config.data)
+    source, shards, choices = None, None, list[Choice]()
+    streamed = config.data not in DATASETS and is_stream(config.data)
     if _is_automatic(config):
         source = find_source(config.data, "train")
-        assert isinstance(source, Files), "folders and tars hold files"
-        files = source
-        config, choices = auto_configure(config, inspect_data(config, files), objective.needs)
+        config, choices = auto_configure(config, inspect_data(config, source), objective.needs)
     resolved = config if isinstance(config, ResolvedPretrainConfig) else with_defaults(config)
     _check_batch(resolved)
     if resolved.weights is not None:
@@ -63,14 +62,14 @@ def resolve(config: PretrainConfig) -> Resolved:
     elif resolved.epoch_images is not None:
         raise ValueError(f"--epoch-images only applies to shards, not to {resolved.data}: use --max-images")
     elif "prior" in objective.needs:
-        check_prior(resolved.prior, resolved.prior_weights, download=resolved.download)
+        check_prior(resolved)
     return Resolved(
         config=resolved,
         method=_with_heads(method, resolved),
         objective=objective,
         policy=views,
         accelerator=accelerator(resolved.device),
-        files=files,
+        source=source,
         shards=shards,
         choices=choices,
     )
@@ -82,7 +81,7 @@ def _is_automatic(config: PretrainConfig) -> bool:
         return False
     path = Path(config.data).expanduser()
     is_files = path.is_dir() or path.suffix.lower() == ".tar"
-    return config.data not in SOURCES and not is_stream(config.data) and is_files
+    return config.data not in DATASETS and not is_stream(config.data) and is_files
 
 
 def _with_heads(method: Method, config: ResolvedPretrainConfig) -> Method:
