@@ -16,10 +16,12 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
+from glf.comparison import processes
 from glf.comparison.conduct import compare
 from glf.comparison.study import from_flags
 from glf.config.base import to_dict
 from glf.config.evaluation import CompareConfig
+from glf.rundir import Stopped
 from glf.train.run import pretrain
 
 QUICK = {"batch_size": "32", "epochs": "1", "val_images": "0", "image_size": "16"}
@@ -160,6 +162,24 @@ def test_sigterm_stops_the_runs_too(few_images: str, tmp_path: Path) -> None:
     assert printed == "glf: stopped; run the same command again to resume\n"
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)  # no process is left
+
+
+def test_ctrl_c_stops_the_runs_too(few_images: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*_: object) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen(["sleep", "60"]))
+        if len(started) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        return started[-1]
+
+    monkeypatch.setattr(processes, "_start", start)
+    study = from_flags(small(few_images, tmp_path))
+    with pytest.raises(Stopped, match="run the same command again to resume") as stopped:
+        processes.run_all(study, study.cells(), tmp_path, jobs=2, finished=lambda cell, failure: None)
+    assert stopped.value.signal == signal.SIGINT
+    assert [process.returncode for process in started] == [-signal.SIGTERM] * 2
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_two_processes_with_the_same_run_train_it_once(few_images: str, tmp_path: Path) -> None:
