@@ -125,8 +125,8 @@ def by_prior_width() -> tuple[list[Row], dict[str, dict[int, float]]]:
             np.save(path, np.random.default_rng(0).normal(size=(1024, width)).astype(np.float32))
             config = PretrainConfig(prior=f"file:{path}", prior_width=PRIOR)
             cached = prior_features(config, images, cache=Path(folder) / "cache")
-            rows = torch.from_numpy(np.array(cached[:n]))
-            calls[str(width)] = lambda rows=rows: term(z[0], z[1], prior=rows).backward()
+            features = torch.from_numpy(np.array(cached[:n]))
+            calls[str(width)] = lambda features=features: term(z[0], z[1], prior=features).backward()
         with retain_freed_memory():
             seconds = interleaved(calls, repetitions=15)
     curve = {width: seconds[str(width)] for width in widths}
