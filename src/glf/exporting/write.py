@@ -27,7 +27,7 @@ from glf.rundir import saved_config
 from glf.runfiles import CONFIG
 from glf.ui import say
 
-TOLERANCE = 1e-4  # largest difference of features, relative to the largest feature, that counts as rounding
+FEATURE_TOLERANCE = 1e-4  # largest difference of features, relative to the largest feature, that counts as rounding
 
 
 class Exported(NamedTuple):
@@ -87,7 +87,7 @@ def check_export(code: str, backbone: Backbone, exporter: Exporter) -> float:
             theirs = scope["model"](x.numpy() if exporter.normalises else (x - backbone.mean) / backbone.std)
         difference = np.abs(np.asarray(theirs) - ours.numpy()).max() / max(1.0, float(ours.abs().max()))
         largest = max(largest, float(difference))
-    if not largest <= TOLERANCE:
+    if not largest <= FEATURE_TOLERANCE:
         raise ValueError(
             f"the {exporter.name} file would give other features than {backbone.name} (difference {largest:.1e}):"
             f" nothing was written; use --format {'safetensors' if exporter.name == 'onnx' else 'onnx'}"

@@ -143,9 +143,8 @@ def match_state_dict(model: nn.Module, given: dict[str, Tensor]) -> dict[str, Te
     """Select the tensors with the one prefix that covers most of the model's names, and strip that prefix.
 
     The prefix may be ``backbone.``, ``module.encoder_q.``, ``student_backbone.`` or any other. If two cover equally
-    many names, the trained network is preferred to its EMA teacher. A ResNet whose children were put into
-    ``nn.Sequential``, as in lightly's examples, has the positions of the children instead of their names; both
-    spellings are tried.
+    many names, the trained network is preferred to its EMA teacher. If the children of a ResNet were put
+    into ``nn.Sequential``, as in lightly's examples, names have their positions instead; both spellings are tried.
     """
     found: list[tuple[int, bool, int, dict[str, Tensor]]] = []
     wanted = [name for name in model.state_dict() if not name.endswith("num_batches_tracked")]
