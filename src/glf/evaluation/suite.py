@@ -10,6 +10,7 @@ import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from torch import nn
 
 from glf.config.base import to_dict
 from glf.config.evaluation import EvaluateConfig, Suite
@@ -76,9 +77,11 @@ def run_evaluation(config: EvaluateConfig, out: Path, console: Console) -> dict[
     others = [load_target(spec, same_data) for spec in config.compare_with]
     _warn_about_data(target, console)
 
-    encoders = {"trained": (target.backbone, target)} | {other.name: (other.backbone, other) for other in others}
+    encoders: dict[str, tuple[nn.Module, EvalTarget]] = {}
     if config.references:
-        encoders = {"pixels": (Pixels(), target), "untrained": (target.untrained(), target)} | encoders
+        encoders = {"pixels": (Pixels(), target), "untrained": (target.untrained(), target)}
+    encoders["trained"] = (target.backbone, target)
+    encoders |= {other.name: (other.backbone, other) for other in others}
     device = torch_device(config.device)
     contexts = [
         EvalContext(name=name, encoder=encoder, target=of, device=device, config=config, out=out, console=console)

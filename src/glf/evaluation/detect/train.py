@@ -45,7 +45,7 @@ def train_detector(backbone: Backbone, train: Annotations, lr: float, options: D
     epoch_steps = math.ceil(len(train) / options.detect_batch)
     steps = epoch_steps * options.detect_epochs
     optimizer, scheduler = _optimizer(model, lr * options.detect_batch / REFERENCE_BATCH, steps)
-    parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+    parts: dict[str, Any] = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
     key = fingerprint(backbone, train.key, replace(options, boxes=None, detect_lr=(lr,)))
     stored = load_checkpoint(path) if path.exists() else {}
     done = 0
