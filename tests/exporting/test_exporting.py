@@ -16,7 +16,7 @@ from rich.console import Console
 from glf.config.inference import ExportConfig, Format
 from glf.config.training import PretrainConfig
 from glf.data.batches import to_tensor
-from glf.data.sources import load
+from glf.data.sources import load_images
 from glf.evaluation.probes import linear_probe
 from glf.exporting.formats import EXPORTERS
 from glf.exporting.loading_code import WEIGHTS, safetensors_code
@@ -105,7 +105,9 @@ def saved(backbone: Backbone, folder: Path) -> Path:
 
 
 def real_images(channels: int, size: int) -> np.ndarray:
-    pixels = load("fashion-mini", "test").pixels[: 4 * channels].reshape(channels, 4, 28, 28).transpose(1, 2, 3, 0)
+    pixels = (
+        load_images("fashion-mini", "test").pixels[: 4 * channels].reshape(channels, 4, 28, 28).transpose(1, 2, 3, 0)
+    )
     return np.ascontiguousarray(resize_to(to_tensor(pixels).float() / 255, size).numpy())
 
 
@@ -182,7 +184,7 @@ def test_probes_on_the_file_and_on_the_run_agree(
     for encoder in (backbone, exported_model):
         features, labels = [], []
         for split, count in (("train", 400), ("test", 400)):
-            images = load("fashion-mini", split)
+            images = load_images("fashion-mini", split)
             with torch.no_grad():
                 x = resize_to(to_tensor(images.pixels[:count]).float() / 255, backbone.image_size)
                 features.append(encoder(x))
