@@ -1,4 +1,4 @@
-"""A folder like a camera's: real images in colour and grey, of several sizes, some rotated by EXIF, some broken."""
+"""A folder of photos: real images in colour and grey, of several sizes, some rotated by EXIF, some broken."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ BROKEN = ("boot/cut.jpg", "coat/empty.png", "coat/text.jpg")
 
 
 def write_photos(folder: Path, count: int = 24) -> Path:
-    """boot/ and coat/ with so many JPEGs in all; three channels are three images of clothes, enlarged."""
+    """Write ``count`` JPEGs to boot/ and coat/; the three channels are three images of clothes, enlarged."""
     fashion = load_images("fashion-mini", "test").pixels[: 3 * count, :, :, 0]
     for i in range(count):
         path = folder / ("boot", "coat")[i % 2] / f"{i:03}.jpg"

@@ -1,4 +1,4 @@
-"""Every test here has a cache and a data root of its own, real images to write to files, and no network."""
+"""Every test here has its own cache and data root, real images, and no network."""
 
 import socket
 from pathlib import Path

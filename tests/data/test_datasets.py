@@ -1,4 +1,4 @@
-"""The sets known by name, from small files in their real formats; torchvision's own code reads them."""
+"""Named data sets, from small files in their real formats, which torchvision's own code reads."""
 
 import gzip
 import hashlib
@@ -34,7 +34,7 @@ def pickled(path: Path, content: dict[str, object]) -> list[str]:
 
 
 def rows(images: Array) -> Array:
-    """Colour images as CIFAR stores them: one row per image, channel after channel."""
+    """Colour images as CIFAR stores them: one row per image, channel by channel."""
     return np.ascontiguousarray(images.transpose(0, 3, 1, 2)).reshape(len(images), 3 * 32 * 32)
 
 
@@ -67,7 +67,7 @@ def test_cifar10(root: Path, colour32: Array, monkeypatch: pytest.MonkeyPatch) -
     assert images.targets[[0, 4, 8, 12]].tolist() == [0, 1, 2, 0]
     assert images.classes == tuple(names)
     np.testing.assert_array_equal(load_images("cifar10", "test").pixels, colour32[20:23])
-    again = load_images("cifar10", download=True)  # there already: no network
+    again = load_images("cifar10", download=True)  # already there: no network
     np.testing.assert_array_equal(again.pixels, images.pixels)
 
     (folder / "data_batch_3").write_bytes(b"damaged")
@@ -208,7 +208,7 @@ def test_imagenet(root: Path, colour: Array, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in DATASETS if name != "fashion-mini"])
-def test_a_set_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_missing_data_set_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(datasets, "DEBIAN", tmp_path / "no-debian-package")
     where = tmp_path / "mine"
     with pytest.raises(FileNotFoundError) as error:
@@ -223,9 +223,7 @@ def test_a_set_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert not where.exists()
 
 
-def test_download_is_passed_on_only_when_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, colour32: Array
-) -> None:
+def test_download_is_passed_on_only_if_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, colour32: Array) -> None:
     from torchvision import datasets
 
     asked: list[bool] = []

@@ -1,4 +1,4 @@
-"""One image file of every kind -> pixels."""
+"""Decoding of image files of every kind."""
 
 import io
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def test_lossless_formats_give_the_same_pixels(
 ) -> None:
     grey = decode(saved(fashion[0], kind, **options))
     np.testing.assert_array_equal(grey[..., 0], fashion[0])
-    if kind in ("WEBP", "GIF"):  # which have no grey of their own, only RGB and palettes
+    if kind in ("WEBP", "GIF"):  # formats without grey, only RGB and palettes
         assert grey.shape == (28, 28, 3)
     else:
         assert grey.shape == (28, 28, 1)
@@ -85,7 +85,7 @@ def test_sixteen_bits_and_floats(fashion: Array) -> None:
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_exif_orientation(fashion: Array, orientation: int) -> None:
-    undo: dict[int, Callable[[Array], Array]] = {  # what a camera held that way would have stored
+    undo: dict[int, Callable[[Array], Array]] = {  # what a camera held that way stores
         1: lambda a: a,
         2: np.fliplr,
         3: lambda a: np.rot90(a, 2),
@@ -103,7 +103,7 @@ def test_exif_orientation(fashion: Array, orientation: int) -> None:
         np.testing.assert_array_equal(decode(saved(stored, kind, exif=exif))[..., 0], upright)
 
 
-def test_broken_exif_does_not_cost_the_image(fashion: Array) -> None:
+def test_broken_exif_does_not_lose_the_image(fashion: Array) -> None:
     pixels = decode(saved(fashion[0], "PNG", exif=b"Exif\x00\x00garbage"))
     np.testing.assert_array_equal(pixels[..., 0], fashion[0])
 
@@ -147,10 +147,10 @@ def test_scaled_decoding_of_jpeg_hardly_differs(fashion: Array, size: tuple[int,
 @pytest.mark.parametrize(
     ("size", "side", "decoded"),
     [
-        ((2000, 2000), 64, (250, 250)),  # an eighth is the least that libjpeg offers
+        ((2000, 2000), 64, (250, 250)),  # an eighth is the smallest fraction of libjpeg
         ((2000, 1500), 256, (1000, 750)),
         ((1500, 2000), 100, (375, 500)),
-        ((500, 500), 256, (500, 500)),  # half of it would leave the last resizing less than a halving to do
+        ((500, 500), 256, (500, 500)),  # half of it would be less than twice the side
     ],
 )
 def test_a_large_jpeg_is_decoded_at_a_fraction_of_its_size(
@@ -171,8 +171,8 @@ def test_a_large_jpeg_is_decoded_at_a_fraction_of_its_size(
     assert np.abs(fast.astype(int) - exact).mean() < 1
 
 
-def test_a_disguised_program_is_no_image() -> None:
-    """PIL would hand PostScript to Ghostscript."""
+def test_postscript_is_not_an_image() -> None:
+    """PIL would pass PostScript to Ghostscript."""
     with pytest.raises(ValueError, match="not an image in a format among JPEG, PNG"):
         decode(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n")
 

@@ -1,4 +1,4 @@
-"""The embedded sample of Fashion-MNIST: what is in it, and that the script makes it."""
+"""The bundled sample of Fashion-MNIST: its content, and the script that makes it."""
 
 import runpy
 import sys
@@ -16,7 +16,7 @@ REPO = Path(__file__).parents[2]
 EMBEDDED = files("glf.data") / "embedded"
 
 
-def test_it_is_small_and_its_licence_is_beside_it() -> None:
+def test_it_is_small_and_has_its_licence() -> None:
     assert len((EMBEDDED / "fashion_mini.npz").read_bytes()) <= 6_000_000
     licence = (EMBEDDED / "FASHION-MNIST-LICENSE.txt").read_text()
     assert "Zalando SE" in licence
@@ -35,7 +35,7 @@ def test_it_is_stratified_and_mixed(split: str, count: int) -> None:
     assert len({image.tobytes() for image in images.pixels}) > 0.999 * count
 
 
-def test_it_is_what_it_was() -> None:
+def test_it_has_not_changed() -> None:
     """A new sample would change every number measured on it."""
     assert load_images("fashion-mini").key == "70dcc5232dfc5b8d"
     assert load_images("fashion-mini", size=96).size == (28, 28)

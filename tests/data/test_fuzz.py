@@ -1,4 +1,4 @@
-"""Damaged images through the real loading path: no crash, no hang, no memory without end, and none is lost silently."""
+"""Damaged images are loaded or listed: no crash, no hang, bounded memory, none lost silently."""
 
 import io
 import json
@@ -15,7 +15,7 @@ from mutants import write_mutants
 LOAD = """
 import json, resource, sys, warnings
 import numpy as np
-warnings.simplefilter("error")  # none of PIL's may come through
+warnings.simplefilter("error")  # no warning of PIL may get through
 from glf.data.sources import load_images
 found = {}
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -30,7 +30,7 @@ print(json.dumps(found))
 
 
 def readable(data: bytes) -> bool:
-    """Whether PIL alone, with all its warnings, makes an image of limited size of it."""
+    """Whether PIL alone, with all its warnings, decodes it to an image of limited size."""
     formats = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -43,7 +43,7 @@ def readable(data: bytes) -> bool:
             image.load()
             if not image.mode.startswith(("I", "F")):
                 image.convert("RGBA" if "transparency" in image.info else "RGB")
-        except Exception:  # it raises almost anything
+        except Exception:  # PIL raises almost anything
             return False
         return True
 
@@ -53,7 +53,7 @@ def test_damaged_images_are_loaded_or_listed(count: int, tmp_path: Path) -> None
     folder = tmp_path / "set"
     write_mutants(folder, count)
     command = [sys.executable, "-c", LOAD, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60 + count)  # who takes longer hangs
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60 + count)  # longer means that it hangs
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["pack"] == found["decode"]

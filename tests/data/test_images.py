@@ -1,35 +1,15 @@
-"""The packed store: kept between loads, renewed when files change, never half written."""
+"""Image sets: fields, selection, storage in memory, stratified samples and channel statistics."""
 
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from PIL import Image
 
-from glf.data import decode, decode_all, image_cache
-from glf.data.files import Files
-from glf.data.images import ImageSet
-from glf.data.source import Skipped, Source
+from glf.data.images import ImageSet, statistics, stratified_sample, to_memory
 from glf.data.sources import load_images
 
 Array = NDArray[np.uint8]
-
-
-def stores(tmp_path: Path) -> list[Path]:
-    return sorted((tmp_path / "cache" / "images").glob("*"))
-
-
-# --- Images
 
 
 def small(**changes: object) -> ImageSet:
@@ -48,11 +28,11 @@ def test_images_describe_themselves() -> None:
     assert (len(images), images.size, images.channels, images.labelled) == (5, (4, 6), 3, True)
     assert not small(targets=np.array([0, 1, -1, 1, 0])).labelled
     assert not small(classes=("x",)).labelled
-    assert images != small()  # by identity, and without comparing arrays
+    assert images != small()  # by identity, without comparing arrays
     assert len({images, small()}) == 2
 
 
-def test_images_refuse_arrays_of_another_form() -> None:
+def test_arrays_of_another_shape_or_type_are_refused() -> None:
     with pytest.raises(ValueError, match=r"uint8 \(5, 4, 6\)"):
         small(pixels=np.zeros((5, 4, 6), np.uint8))
     with pytest.raises(ValueError, match=r"\(5, 4, 6, 2\)"):
@@ -81,287 +61,55 @@ def test_select() -> None:
         images.select(np.array([0.5]))
 
 
-# --- kept, renewed
-
-
-def test_the_second_load_uses_the_store(classes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (classes / "boot" / "bad.jpg").write_bytes(b"")
-    first = load_images(str(classes))
-    times = [path.stat().st_mtime_ns for path in stores(tmp_path)]
-    assert [path.suffix for path in stores(tmp_path)] == [".json", ".npy"]
-    assert not first.pixels.flags.writeable
-    monkeypatch.setattr(decode, "decode", None)  # any decoding would now fail
-    second = load_images(str(classes))
-    assert [path.stat().st_mtime_ns for path in stores(tmp_path)] == times
-    np.testing.assert_array_equal(second.pixels, first.pixels)
-    assert second.key == first.key
-    assert second.skipped == first.skipped == (Skipped("boot/bad.jpg", "empty file"),)
-    assert second.targets.tolist() == first.targets.tolist()
-
-
-def test_any_change_gives_a_new_key(classes: Path, fashion: Array) -> None:
-    keys = [load_images(str(classes)).key]
-    shutil.copytree(classes, classes.parent / "copy")  # with the times of change: the same data elsewhere
-    assert load_images(str(classes.parent / "copy")).key == keys[0]
-    (classes / "coat" / "0.png").unlink()
-    keys.append(load_images(str(classes)).key)
-    os.utime(classes / "coat" / "1.png", ns=(1, 1))
-    keys.append(load_images(str(classes)).key)
-    (classes / "coat" / "1.png").rename(classes / "coat" / "9.png")
-    keys.append(load_images(str(classes)).key)
-    Image.fromarray(fashion[99]).save(classes / "coat" / "8.png")
-    keys.append(load_images(str(classes)).key)
-    keys.append(load_images(str(classes), size=14).key)
-    assert len(set(keys)) == len(keys)
-
-
-def test_images_kept_as_they_are_have_one_store_for_all_sizes(classes: Path, tmp_path: Path) -> None:
-    kept = [load_images(str(classes), size=size).key for size in (None, 28, 32, 25)]
-    assert len(set(kept)) == 1
-    assert len(stores(tmp_path)) == 2
-    assert load_images(str(classes), size=24).size == (27, 27)  # for which 28 are too many, whatever is in the cache
-    assert load_images(str(classes), size=25).size == (28, 28)
-    assert len(stores(tmp_path)) == 4
-
-
-def test_equal_names_sizes_and_times_do_not_hide_other_pixels(tmp_path: Path, fashion: Array) -> None:
-    """Uncompressed formats and a constant time of change: only the bytes differ."""
-    for part, name in ((fashion[:5], "a"), (fashion[5:10], "b")):
-        (tmp_path / name).mkdir()
-        for i, pixels in enumerate(part):
-            Image.fromarray(pixels).save(tmp_path / name / f"{i}.bmp")
-            os.utime(tmp_path / name / f"{i}.bmp", ns=(0, 0))
-    np.testing.assert_array_equal(load_images(str(tmp_path / "a")).pixels[..., 0], fashion[:5])
-    np.testing.assert_array_equal(load_images(str(tmp_path / "b")).pixels[..., 0], fashion[5:10])
-
-
-def test_a_damaged_store_is_made_anew(classes: Path, tmp_path: Path) -> None:
-    expected = np.array(load_images(str(classes)).pixels)
-    note, store = stores(tmp_path)
-    for path, content in (
-        (store, store.read_bytes()[:300]),
-        (store, b""),
-        (note, b"[["),
-        (note, b'[["a", "b"]]'),
-    ):
-        path.write_bytes(content)
-        if path is note and content.startswith(b'[["a"'):
-            store.write_bytes(store.read_bytes()[:10])
-        np.testing.assert_array_equal(load_images(str(classes)).pixels, expected)
-    note.unlink()
-    np.testing.assert_array_equal(load_images(str(classes)).pixels, expected)
-
-
-# --- never half written
-
-LOAD = """
-import sys
-from glf.data.source import Skipped, Source
-from glf.data.sources import load_images
-images = load_images(sys.argv[1])
-print(images.key, images.pixels.sum(), len(images))
-"""
-KILLED = """
-import os, signal, sys
-from glf.data import decode as module
-from glf.data.sources import load_images
-decode, count = module.decode, 0
-def fatal(data, **options):
-    global count
-    count += 1
-    if count > 20:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return decode(data, **options)
-module.decode = fatal
-load_images(sys.argv[1])
-"""
-
-
-def test_a_killed_pack_leaves_no_store(tmp_path: Path, fashion: Array) -> None:
-    folder = tmp_path / "many"
-    folder.mkdir()
-    for i, pixels in enumerate(fashion):
-        Image.fromarray(pixels).save(folder / f"{i:03}.png")
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(folder)], check=False)
-    assert killed.returncode == -signal.SIGKILL
-    left = [path for path in stores(tmp_path) if path.suffix != ".lock"]
-    assert left  # it had begun
-    assert all(path.suffix == ".tmp" for path in left)
-    for path in left:
-        os.utime(path, (time.time() - 2 * image_cache.DAY,) * 2)
-    np.testing.assert_array_equal(load_images(str(folder)).pixels[..., 0], fashion)
-    assert [path.suffix for path in stores(tmp_path)] == [".json", ".npy"]  # the old leftovers are gone
-
-
-def test_an_interrupted_pack_leaves_nothing(classes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(decode_all, "_header", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            load_images(str(classes))
-    assert stores(tmp_path) == []
-    assert len(load_images(str(classes))) == 12
-
-
-def test_processes_that_load_at_once_agree(tmp_path: Path, fashion: Array) -> None:
-    folder = tmp_path / "many"
-    folder.mkdir()
-    for i, pixels in enumerate(fashion):
-        Image.fromarray(pixels).save(folder / f"{i:03}.png")
-    both = [
-        subprocess.Popen([sys.executable, "-c", LOAD, str(folder)], stdout=subprocess.PIPE, text=True) for _ in range(2)
-    ]
-    outputs = [process.communicate()[0].split() for process in both]
-    assert outputs[0] == outputs[1] == [load_images(str(folder)).key, str(fashion.sum()), "200"]
-    assert [path.suffix for path in stores(tmp_path)] == [".json", ".npy"]
-
-
-@pytest.mark.parametrize("readable", [True, False])
-def test_of_those_that_start_together_one_packs(readable: bool, classes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As torchrun starts them; a file that cannot be read is the same one to all."""
-    filled, read = list[Path](), Files.read
-
-    def counted(path: Path, source: Source, **settings: object) -> decode_all.DecodeResult:
-        filled.append(path)
-        time.sleep(0.5)  # all others have found nothing by then
-        return decode_all.decode_all(path, source, **settings)  # type: ignore[arg-type]
-
-    def denied(self: Files, i: int) -> bytes:
-        loading = threading.current_thread().name.startswith("load")  # the others decode
-        if not readable and self.name(i) == "coat/2.png" and not loading:
-            raise PermissionError(13, "Permission denied")
-        return read(self, i)
-
-    monkeypatch.setattr(image_cache, "decode_all", counted)
-    monkeypatch.setattr(Files, "read", denied)
-    with ThreadPoolExecutor(4, "load") as pool:
-        found = list(pool.map(lambda _: load_images(str(classes)), range(4)))
-    assert len(filled) == 1
-    assert {(len(images), images.key) for images in found} == {(12 if readable else 11, found[0].key)}
-
-
-def test_too_little_room_is_said_before_the_work(
-    classes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_small_sets_are_read_into_memory(
+    classes: Path, tmp_path: Path, colour: Array, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    needed = 12 * 28 * 28
-    free = needed - 1
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
-    with pytest.raises(OSError, match=r"need 0\.0 GB in .*cache.*GLF_CACHE"):
-        load_images(str(classes), store="pack")
-    assert stores(tmp_path) == []
-    free = needed
-    assert len(load_images(str(classes), store="pack")) == 12
+    np.save(tmp_path / "a.npy", colour)
+    for source, nbytes in ((classes, 12 * 28 * 28), (tmp_path / "a.npy", colour.nbytes)):
+        monkeypatch.setattr("glf.data.images.IN_MEMORY", nbytes)
+        small = load_images(str(source))
+        monkeypatch.setattr("glf.data.images.IN_MEMORY", nbytes - 1)
+        large = load_images(str(source))
+        assert (small.storage, large.storage) == ("in memory", "memory-mapped")
+        assert not small.pixels.flags.writeable  # type: ignore[union-attr]
+        np.testing.assert_array_equal(small.pixels[:], large.pixels[:])
+        assert small.key == large.key
+        assert large.select(np.arange(2, 9)).storage == "memory-mapped"
+        assert large.select(np.array([2, 9])).storage == "in memory"
 
 
-# --- bad files
+def test_an_array_in_memory_is_returned_unchanged(colour: Array) -> None:
+    assert to_memory(colour) is colour
 
 
-def test_bad_files_are_skipped_and_listed(classes: Path, colour: Array) -> None:
-    big = np.tile(colour[0], (4, 4, 1))
-    Image.fromarray(big).save(classes / "boot" / "whole.jpg")
-    (classes / "boot" / "cut.jpg").write_bytes((classes / "boot" / "whole.jpg").read_bytes()[:900])
-    (classes / "boot" / "whole.jpg").unlink()
-    (classes / "coat" / "cut.png").write_bytes((classes / "coat" / "0.png").read_bytes()[:200])
-    (classes / "coat" / "text.jpg").write_text("this is no photograph")
-    (classes / "dress" / "empty.webp").touch()
-    images = load_images(str(classes))
-    assert images.pixels.shape == (12, 28, 28, 1)  # the broken big colour image had no say
-    assert images.targets.tolist() == [0] * 4 + [1] * 4 + [2] * 4
-    why = dict(images.skipped)
-    assert list(why) == ["boot/cut.jpg", "coat/cut.png", "coat/text.jpg", "dress/empty.webp"]
-    assert "truncated" in why["boot/cut.jpg"]
-    assert "not an image" in why["coat/text.jpg"]
-    assert why["dress/empty.webp"] == "empty file"
-    assert not any("0x" in reason for reason in why.values())  # no addresses: the list is the same every time
+# --- samples and statistics
 
 
-def test_more_than_half_bad_is_an_error(classes: Path, tmp_path: Path) -> None:
-    for i in range(12):
-        (classes / "boot" / f"bad{i:02}.jpg").touch()
-    assert len(load_images(str(classes)).skipped) == 12  # exactly half
-    (classes / "boot" / "bad12.jpg").write_text("text")
-    with pytest.raises(ValueError, match=r"more than half of the 25 .* are bad:\n  boot/bad00\.jpg: empty file\n"):
-        load_images(str(classes))
-    (tmp_path / "all").mkdir()
-    (tmp_path / "all" / "one.png").touch()
-    with pytest.raises(ValueError, match="more than half of the 1 "):
-        load_images(str(tmp_path / "all"))
+@pytest.mark.parametrize("sizes", [(500, 300, 200), (700, 200, 95, 5), (1000,)], ids=str)
+@pytest.mark.parametrize("count", [0, 10, 100, 333, 999, 1000])
+def test_a_stratified_sample_has_every_class_in_proportion(sizes: tuple[int, ...], count: int) -> None:
+    targets = np.random.default_rng(1).permutation(np.repeat(np.arange(len(sizes)) - 1, sizes))
+    indices = stratified_sample(targets, count, seed=0)
+    assert len(indices) == count
+    assert np.array_equal(indices, np.unique(indices)), "sorted, each once"
+    shares = [int((targets[indices] == label - 1).sum()) for label in range(len(sizes))]
+    assert all(abs(share - size * count / 1000) <= 1 for share, size in zip(shares, sizes, strict=True))
+    assert np.array_equal(indices, stratified_sample(targets, count, seed=0))
+    if count in (10, 100, 333):
+        assert not np.array_equal(indices, stratified_sample(targets, count, seed=1))
 
 
-def test_decompression_bombs_are_bad_files(classes: Path, fashion: Array, monkeypatch: pytest.MonkeyPatch) -> None:
-    Image.fromarray(np.tile(fashion[0], (2, 1))).save(classes / "boot" / "warned.png")
-    Image.fromarray(np.tile(fashion[0], (3, 1))).save(classes / "boot" / "refused.png")
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 28 * 28)
-    images = load_images(str(classes))
-    assert images.pixels.shape == (12, 28, 28, 1)
-    assert [name for name, _ in images.skipped] == ["boot/refused.png", "boot/warned.png"]
-    assert "28 x 56 pixels" in dict(images.skipped)["boot/warned.png"]
+@pytest.mark.parametrize("count", [-1, 7])
+def test_a_sample_cannot_be_larger_than_the_data(count: int) -> None:
+    with pytest.raises(ValueError, match=f"cannot draw {count} of 6 images"):
+        stratified_sample(np.zeros(6, dtype=np.int64), count, seed=0)
 
 
-def test_a_file_that_could_not_be_read_is_tried_again(classes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = Files.read
-
-    calls: list[str] = []
-
-    def denied(self: Files, i: int) -> bytes:
-        calls.append(self.name(i))
-        if self.name(i) == "coat/2.png" and calls.count(self.name(i)) > 1:  # after its bytes went into the key
-            raise PermissionError(13, "Permission denied")
-        return read(self, i)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Files, "read", denied)
-        images = load_images(str(classes))
-        assert images.skipped == (Skipped("coat/2.png", "cannot be read: Permission denied"),)
-        assert len(images) == 11
-    assert load_images(str(classes)).skipped == ()
-    assert load_images(str(classes)).key != images.key
-
-
-# --- the shape of a store
-
-
-def tiled(pixels: Array, height: int, width: int) -> Array:
-    return np.resize(pixels, (height, width, *pixels.shape[2:]))
-
-
-@pytest.mark.parametrize(
-    ("sizes", "size", "side"),
-    [
-        ([(28, 28), (28, 28)], None, 28),
-        ([(96, 96), (96, 96)], None, 96),
-        ([(97, 97), (97, 97)], None, 256),
-        ([(28, 28), (28, 29)], None, 256),
-        ([(28, 28), (29, 29)], None, 256),
-        ([(40, 30), (40, 30)], None, 256),
-        ([(64, 64), (64, 64)], 56, 64),
-        ([(65, 65), (65, 65)], 56, 64),
-        ([(16, 16), (16, 16)], 56, 16),
-        ([(28, 28), (200, 300)], 32, 37),
-        ([(1, 5000), (5000, 1)], 7, 8),
-    ],
-)
-def test_the_size_rule(
-    tmp_path: Path, fashion: Array, sizes: list[tuple[int, int]], size: int | None, side: int
-) -> None:
-    (tmp_path / "set").mkdir()
-    for i, (height, width) in enumerate(sizes):
-        Image.fromarray(tiled(fashion[i], height, width)).save(tmp_path / "set" / f"{i}.png")
-    images = load_images(str(tmp_path / "set"), size=size)
-    assert images.size == (side, side)
-
-
-def test_an_odd_image_at_the_end_of_many(tmp_path: Path, fashion: Array, colour: Array) -> None:
-    """The store is begun as small and grey, and must be begun anew, twice."""
-    (tmp_path / "set").mkdir()
-    for i in range(150):
-        Image.fromarray(fashion[i]).save(tmp_path / "set" / f"{i:03}.png")
-    Image.fromarray(colour[0]).save(tmp_path / "set" / "150.png")
-    Image.fromarray(tiled(fashion[0], 40, 50)).save(tmp_path / "set" / "151.png")
-    images = load_images(str(tmp_path / "set"), size=28)
-    assert images.pixels.shape == (152, 32, 32, 3)
-    assert images.pixels[:150].std() > 50
-    assert np.ptp(images.pixels[:150], axis=-1).max() == 0
-    assert np.ptp(images.pixels[150], axis=-1).max() > 0
+def test_statistics_are_mean_and_standard_deviation_of_each_channel() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (50, 7, 5, 3), dtype=np.uint8)
+    pixels[..., 2] = 9  # a constant channel must not divide by zero
+    images = ImageSet(name="x", pixels=pixels, targets=np.full(50, -1), classes=(), key="k")
+    mean, std = statistics(images)
+    assert np.allclose(mean, (pixels / 255).mean((0, 1, 2)), atol=1e-4)
+    assert np.allclose(std[:2], (pixels / 255).std((0, 1, 2))[:2], atol=1e-4)
+    assert std[2] == 1e-3

@@ -1,4 +1,4 @@
-"""Images that claim too much, honest large ones, and kinds that are easily decoded to something nobody would see."""
+"""Files that claim huge sizes, really large images, and formats that are easily decoded to wrong colours."""
 
 import io
 import struct
@@ -30,7 +30,7 @@ def saved(image: Image.Image, kind: str, **options: object) -> bytes:
 
 
 def png(width: int, height: int, colour: int, depth: int, rows: bytes) -> bytes:
-    """A PNG with these numbers in its header, whatever the rows are."""
+    """A PNG with these numbers in its header, whatever the data are."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -48,10 +48,10 @@ def tiff(width: int, height: int, tile: int, data: bytes) -> bytes:
     return b"II*\0" + struct.pack("<I", 8 + len(data)) + data + struct.pack("<H", len(fields)) + listed + bytes(4)
 
 
-# --- claims
+# --- false claims
 
 
-def test_a_small_file_that_claims_gigabytes_takes_none(classes: Path) -> None:
+def test_a_small_file_that_claims_gigabytes_takes_no_memory(classes: Path) -> None:
     row = bytes(1 + 3 * 50_000)
     (classes / "boot" / "bomb.png").write_bytes(png(50_000, 50_000, 2, 8, 10 * row))
     (classes / "boot" / "tile.tif").write_bytes(tiff(10, 10, 40_000, b"\x80\x0b\x60\x50\x38" * 20))
@@ -68,7 +68,7 @@ def test_a_small_file_that_claims_gigabytes_takes_none(classes: Path) -> None:
 
 def test_a_file_too_large_to_be_an_image_is_not_read(classes: Path) -> None:
     with (classes / "boot" / "huge.png").open("wb") as file:
-        file.truncate(files_module.MAX_BYTES + 1)  # takes no room on the disk
+        file.truncate(files_module.MAX_BYTES + 1)  # a sparse file, which takes no disk space
     with peak() as memory:
         images = load_images(str(classes))
     assert memory.bytes < 200 * MB
@@ -76,7 +76,7 @@ def test_a_file_too_large_to_be_an_image_is_not_read(classes: Path) -> None:
 
 
 def test_a_tile_larger_than_its_small_image_is_fine(fashion: Array) -> None:
-    """As of a pyramid's last level: the tiles keep their size when the image is smaller."""
+    """As in the last level of a pyramid: tiles keep their size although the image is smaller."""
     plain = saved(Image.fromarray(np.pad(fashion[0], ((0, 228), (0, 228)))), "TIFF", compression="tiff_lzw")
     opened = Image.open(io.BytesIO(plain))
     offset, count = opened.tag_v2[273][0], sum(opened.tag_v2[279])  # type: ignore[attr-defined]
@@ -85,7 +85,7 @@ def test_a_tile_larger_than_its_small_image_is_fine(fashion: Array) -> None:
     np.testing.assert_array_equal(pixels[..., 0], fashion[0])
 
 
-# --- honest large images
+# --- really large images
 
 
 def test_a_jpeg_of_100_megapixels_is_decoded_at_a_fraction(tmp_path: Path, fashion: Array) -> None:
@@ -101,7 +101,7 @@ def test_a_jpeg_of_100_megapixels_is_decoded_at_a_fraction(tmp_path: Path, fashi
 
 
 @pytest.mark.parametrize("first", ["small.png", "large.jpg"])
-def test_the_fraction_counts_whatever_came_before(
+def test_the_limit_applies_to_the_decoded_fraction(
     tmp_path: Path, fashion: Array, first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "set").mkdir()
@@ -115,11 +115,11 @@ def test_the_fraction_counts_whatever_came_before(
     assert images.pixels.shape == (2, 32, 32, 1)
 
 
-def test_what_has_no_fraction_is_skipped_with_the_limit(
+def test_large_images_of_other_formats_are_skipped_with_the_limit(
     classes: Path, fashion: Array, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     photo = Image.fromarray(fashion[0]).resize((560, 560))
-    photo.save(classes / "boot" / "progressive.jpg", progressive=True)  # whose coefficients are held whole
+    photo.save(classes / "boot" / "progressive.jpg", progressive=True)  # all its coefficients are in memory
     photo.save(classes / "boot" / "lossless.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 200_000)
     why = "560 x 560 pixels, more than 200,000"
@@ -153,12 +153,12 @@ def test_large_images_are_decoded_one_at_a_time(
     assert all((pixels[..., 0] == fashion[0]).all() for pixels in results)
 
 
-# --- as a person would see them
+# --- colours as a person sees them
 
 
 @pytest.mark.parametrize(("colour", "channels"), [(0, 1), (2, 3), (4, 2), (6, 4)])
 def test_sixteen_bits_of_every_kind_keep_their_brightness(colour: int, channels: int, fashion: Array) -> None:
-    """PIL writes 16 bits for grey only, so the PNG is made by hand: 0x1234 is 0x12 in eight bits."""
+    """PIL writes 16 bits for grey only, so the PNG is made by hand; 0x1234 is 0x12 in eight bits."""
     planes = [fashion[0], fashion[1], fashion[2]][: 1 if channels < 3 else 3]
     opaque = [np.full((28, 28), 255, np.uint8)] if channels in (2, 4) else []
     eight = np.stack([*planes, *opaque], axis=-1)
@@ -189,21 +189,21 @@ def test_a_tiff_whose_white_is_zero(fashion: Array, bits: int) -> None:
     np.testing.assert_array_equal(decode(bytes(data))[..., 0], 255 - fashion[0])
 
 
-def test_the_inks_of_print(colour: Array) -> None:
+def test_cmyk(colour: Array) -> None:
     inks = Image.fromarray(colour[0]).convert("CMYK")
     for kind in ("TIFF", "JPEG"):
         pixels = decode(saved(inks.resize((112, 112), Image.Resampling.NEAREST), kind))[2::4, 2::4]
         assert np.abs(pixels.astype(int) - colour[0]).mean() < (1 if kind == "TIFF" else 8), kind
 
 
-def test_the_content_counts_and_not_the_ending(classes: Path, fashion: Array) -> None:
+def test_the_content_counts_and_not_the_suffix(classes: Path, fashion: Array) -> None:
     (classes / "boot" / "0.png").rename(classes / "boot" / "0.jpg")
     images = load_images(str(classes))
     assert images.skipped == ()
     np.testing.assert_array_equal(images.pixels[0, ..., 0], fashion[0])
 
 
-def test_a_lying_palette_costs_nobody_else(colour: Array) -> None:
+def test_a_wrong_palette_only_warns(colour: Array) -> None:
     """A palette of transparent colours, a mask that is cut: PIL warns, and warnings may be errors."""
     palette = Image.fromarray(colour[0]).quantize(16)
     with quiet():

@@ -1,5 +1,6 @@
-"""Names and paths -> images: folders, tars, arrays, and what is said when there is nothing to load."""
+"""Loading by name or path: folders, tars, arrays, and errors when there is nothing to load."""
 
+import hashlib
 import io
 import os
 import tarfile
@@ -11,10 +12,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
+from rich.console import Console
 
+from glf.config.inference import ShardConfig
+from glf.config.training import Store
+from glf.data import sources
+from glf.data.arrays import as_png
 from glf.data.datasets import DATASETS
-from glf.data.source import MissingSplit
-from glf.data.sources import load_images
+from glf.data.decode import decode
+from glf.data.source import MissingSplit, Source
+from glf.data.sources import READERS, find_source, load_images
+from glf.nn.features import Encoder, extract_source
+from glf.nn.prior import Pixels
+from glf.sharding import shard
 
 Array = NDArray[np.uint8]
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
@@ -25,7 +35,7 @@ def save(pixels: Array, path: Path) -> None:
     Image.fromarray(pixels).save(path)
 
 
-# --- folders: splits, classes, which files count
+# --- folders: splits, classes, files
 
 
 def test_class_folders_are_labels_in_sorted_order(classes: Path, fashion: Array) -> None:
@@ -37,7 +47,7 @@ def test_class_folders_are_labels_in_sorted_order(classes: Path, fashion: Array)
     np.testing.assert_array_equal(images.pixels[..., 0], fashion[:12])
 
 
-def test_labels_none_forgets_labels_and_nothing_else(classes: Path) -> None:
+def test_labels_none_drops_labels_and_nothing_else(classes: Path) -> None:
     with_labels, without = load_images(str(classes)), load_images(str(classes), labels="none")
     assert without.targets.tolist() == [-1] * 12
     assert without.classes == ()
@@ -100,7 +110,7 @@ def test_the_test_folder_is_preferred_to_val(tmp_path: Path, fashion: Array) -> 
     np.testing.assert_array_equal(load_images(str(tmp_path / "set"), "test").pixels[0, ..., 0], fashion[2])
 
 
-def test_a_missing_split_says_what_there_is(classes: Path, fashion: Array, tmp_path: Path) -> None:
+def test_an_error_about_a_missing_split_names_the_others(classes: Path, fashion: Array, tmp_path: Path) -> None:
     with pytest.raises(MissingSplit, match=r"no split 'test', it has train$"):
         load_images(str(classes), "test")
     save(fashion[0], tmp_path / "set" / "train" / "0.png")
@@ -117,7 +127,7 @@ def test_a_class_has_one_number_in_both_splits(tmp_path: Path, fashion: Array) -
     for path in ("test/b/0.png", "test/b"):
         target = tmp_path / "set" / path
         target.rmdir() if target.is_dir() else target.unlink()
-    test = load_images(str(tmp_path / "set"), "test")  # now a single class folder, but one that train knows
+    test = load_images(str(tmp_path / "set"), "test")  # a single class folder, but a class of train
     assert test.targets.tolist() == [2]
 
 
@@ -143,7 +153,7 @@ def test_loops_of_symbolic_links_end_and_links_are_followed_once(classes: Path, 
     assert np.bincount(images.targets).tolist() == [4, 5, 4, 1]
 
 
-def test_an_empty_folder_says_what_was_looked_for(tmp_path: Path) -> None:
+def test_an_error_about_an_empty_folder_names_the_suffixes(tmp_path: Path) -> None:
     (tmp_path / "nothing").mkdir()
     (tmp_path / "nothing" / "a.txt").write_text("a")
     with pytest.raises(ValueError, match=r"no images in .*nothing.*\.jpg .*\.png"):
@@ -215,7 +225,7 @@ def test_members_that_are_links_or_lead_outside_are_listed(tmp_path: Path, fashi
     }
 
 
-def test_what_is_no_uncompressed_tar_is_refused(classes: Path, tmp_path: Path) -> None:
+def test_compressed_and_damaged_tars_are_refused(classes: Path, tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as out:
         out.add(classes, arcname=".")
     with pytest.raises(ValueError, match="decompress it first"):
@@ -232,7 +242,7 @@ def test_what_is_no_uncompressed_tar_is_refused(classes: Path, tmp_path: Path) -
 def test_real_photos_in_a_tar(tmp_path: Path) -> None:
     tar = SHARED / "imagenette96.tar"
     if not tar.is_file():
-        pytest.skip("the shared folder of real images, beside this repository, is not there")
+        pytest.skip("the shared folder of real images, next to this repository, is not there")
     start = time.perf_counter()
     images = load_images(str(tar), "test", progress=False)
     first, start = time.perf_counter() - start, time.perf_counter()
@@ -259,7 +269,7 @@ def test_real_photos_in_a_tar(tmp_path: Path) -> None:
     ],
 )
 def test_npz_conventions(tmp_path: Path, fashion: Array, names: tuple[str, ...]) -> None:
-    labels = np.arange(20, dtype=np.uint8)[:, None] % 4  # (n, 1), as MedMNIST has it
+    labels = np.arange(20, dtype=np.uint8)[:, None] % 4  # (n, 1), as in MedMNIST
     arrays: tuple[NDArray[Any], ...] = (fashion[:20], labels, fashion[20:30], np.zeros(10, np.int32))
     np.savez(tmp_path / "a.npz", **dict(zip(names, arrays, strict=True)))  # type: ignore[arg-type]
     train, test = load_images(str(tmp_path / "a.npz")), load_images(str(tmp_path / "a.npz"), "test")
@@ -310,7 +320,7 @@ def test_array_layouts_and_types_give_the_same_images(tmp_path: Path, colour: Ar
         (np.full((5, 8, 8), None), "(allow_pickle=False|Python objects)"),
     ],
 )
-def test_arrays_that_are_no_images(tmp_path: Path, array: NDArray[np.generic], message: str) -> None:
+def test_arrays_that_are_not_images(tmp_path: Path, array: NDArray[np.generic], message: str) -> None:
     np.save(tmp_path / "a.npy", array, allow_pickle=True)
     with pytest.raises(ValueError, match=r"a\.npy is not .*" + message):
         load_images(str(tmp_path / "a.npy"))
@@ -334,7 +344,7 @@ def test_labels_that_do_not_fit(tmp_path: Path, arrays: dict[str, NDArray[np.gen
         load_images(str(tmp_path / "a.npz"))
 
 
-def test_npz_of_other_names_and_broken_files(tmp_path: Path) -> None:
+def test_npz_with_other_names_and_broken_files(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", pictures=np.zeros((4, 8, 8), np.uint8))
     with pytest.raises(ValueError, match=r"\['pictures'\], none of which is 'train_images', 'x_train', 'images'"):
         load_images(str(tmp_path / "a.npz"))
@@ -352,7 +362,7 @@ def test_npz_of_other_names_and_broken_files(tmp_path: Path) -> None:
         load_images(str(tmp_path / "renamed.npz"))
 
 
-# --- what does not exist
+# --- mistakes
 
 
 @pytest.mark.parametrize(
@@ -381,10 +391,82 @@ def test_a_file_of_another_kind(tmp_path: Path) -> None:
 
 
 def test_wrong_arguments(classes: Path) -> None:
-    # Under pytest the type checker may be faster than the function's own check; both name the value.
+    # Under pytest the type checker may come before the function's own check; both name the value.
     with pytest.raises((ValueError, TypeError), match="validation"):
         load_images(str(classes), "validation")  # type: ignore[arg-type]
     with pytest.raises((ValueError, TypeError), match="yes"):
         load_images(str(classes), labels="yes")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="size must be at least 1, got 0"):
         load_images(str(classes), size=0)
+
+
+# --- sources
+
+
+def test_a_source_that_was_found_before_is_not_listed_again(
+    classes: Path, monkeypatch: pytest.MonkeyPatch, fashion: Array
+) -> None:
+    source = find_source(str(classes), "train")
+    monkeypatch.setattr(sources, "find_source", None)  # any listing would now fail
+    images = load_images(str(classes), source=source)
+    assert images.classes == ("boot", "coat", "dress")
+    np.testing.assert_array_equal(images.pixels[..., 0], fashion[:12])
+
+
+class Concatenated(Source):
+    """A new kind of source: image files in a .cat file, each after its length in four bytes."""
+
+    def __init__(self, path: Path, split: str) -> None:
+        data, self.files = path.read_bytes(), list[bytes]()
+        while data:
+            length = int.from_bytes(data[:4], "big")
+            self.files.append(data[4 : 4 + length])
+            data = data[4 + length :]
+        self.targets, self.classes = np.arange(len(self.files)) % 2, ("even", "odd")
+
+    @property
+    def key(self) -> str:
+        return hashlib.blake2b(b"".join(self.files), digest_size=8).hexdigest()
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def name(self, i: int) -> str:
+        return f"{i}.png"
+
+    def read(self, i: int) -> bytes:
+        return self.files[i]
+
+
+@pytest.mark.parametrize("store", ["pack", "decode"])
+def test_a_new_kind_of_source_is_a_class_and_a_line_in_the_table(
+    store: Store, tmp_path: Path, fashion: Array, monkeypatch: pytest.MonkeyPatch, console: Console
+) -> None:
+    files = [b"no image", *(as_png(pixels[..., None]) for pixels in fashion[:6])]
+    path = tmp_path / "images.cat"
+    path.write_bytes(b"".join(len(file).to_bytes(4, "big") + file for file in files))
+    monkeypatch.setitem(READERS, ".cat", ("a .cat file", Concatenated))
+    images = load_images(str(path), store=store)
+    assert images.targets.tolist() == [1, 0, 1, 0, 1, 0]
+    assert [one.name for one in images.skipped] == ["0.png"]
+    np.testing.assert_array_equal(images.pixels[:][..., 0], fashion[:6])
+
+    encoder = Encoder("pixels", Pixels(), None, 3)
+    found = extract_source(encoder, find_source(str(path), "all"), cache=tmp_path / "embeddings")
+    assert found.paths == [f"{i}.png" for i in range(1, 7)]
+    assert found.features.shape == (6, 3 * 28 * 28)
+
+    assert shard(ShardConfig(data=str(path), out=tmp_path / "shards"), console).images == 6
+    with tarfile.open(tmp_path / "shards" / "shard-000000.tar") as tar:
+        stored = {tar.extractfile(m).read() for m in tar if m.name.endswith(".png")}  # type: ignore[union-attr]
+    assert stored == set(files[1:])
+    with pytest.raises(ValueError, match=r"expected a folder of images, .*, an \.npy file or a \.cat file"):
+        load_images(str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("i", [0, 5])
+def test_an_image_of_an_array_can_be_read_as_a_file(tmp_path: Path, colour: Array, i: int) -> None:
+    np.save(tmp_path / "a.npy", colour)
+    source = find_source(str(tmp_path / "a.npy"), "all")
+    np.testing.assert_array_equal(decode(source.read(i)), colour[i])
+    assert (len(source), source.name(i), source.path(i)) == (66, f"{i}.png", str(i))

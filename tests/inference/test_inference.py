@@ -1,4 +1,4 @@
-"""glf embed, search and outliers on a folder like a camera's, with real weights and broken files."""
+"""glf embed, search and outliers on a folder of photos, with real weights and broken files."""
 
 import csv
 import json
@@ -15,8 +15,10 @@ from PIL import Image
 from rich.console import Console
 
 from glf.config.inference import EmbedConfig, OutliersConfig, SearchConfig
+from glf.data.decode import StoredSize
+from glf.data.sources import load_images
 from glf.inference.embedding import embed
-from glf.inference.image_search import search
+from glf.inference.image_search import read_query, search
 from glf.inference.outlier_search import outliers
 from glf.nn.backbone import Backbone
 from glf.nn.features import SourceFeatures
@@ -30,7 +32,7 @@ SIZE = 64
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """24 good files and three broken ones, a copy of one photo in another size, a name that is not plain."""
+    """24 good files and three broken ones, a copy of one photo in another size, a name that is not ASCII."""
     folder = write_photos(tmp_path_factory.mktemp("holiday"))
     with Image.open(folder / "coat" / "005.jpg") as image:
         image.resize((170, 171)).save(folder / "Ünïcode, with “quotes”.png")
@@ -42,7 +44,7 @@ def config(photos: Path, **settings: Any) -> EmbedConfig:
 
 
 def read(path: Path) -> tuple[list[str], np.ndarray, np.ndarray | None]:
-    """Paths, rows and map of any of the three kinds of file."""
+    """Paths, features and map of a file of any of the three formats."""
     if path.suffix == ".npy":
         beside = json.loads(path.with_suffix(".json").read_text())
         points = np.array(beside["map"]) if "map" in beside else None
@@ -63,14 +65,14 @@ def embedded_into(photos: Path, out: Path, console: Console, **settings: Any) ->
 
 
 @pytest.mark.parametrize("kind", ["npy", "csv", "parquet"])
-def test_every_kind_of_file_holds_the_same(photos, tmp_path, console, kind):
+def test_every_format_has_the_same_content(photos, tmp_path, console, kind):
     out = tmp_path / "deep" / f"embeddings.{kind}"
     found = embedded_into(photos, out, console, map=True)
-    paths, rows, points = read(out)
+    paths, features, points = read(out)
     assert paths == found.paths
     assert len(paths) == 25
     assert str(photos / "Ünïcode, with “quotes”.png") in paths
-    assert np.array_equal(rows, found.features), "to the last bit"
+    assert np.array_equal(features, found.features), "to the last bit"
     assert points.shape == (25, 2)
     assert np.isfinite(points).all()
     said = console.file.getvalue()
@@ -83,7 +85,7 @@ def test_every_kind_of_file_holds_the_same(photos, tmp_path, console, kind):
     assert not list(out.parent.glob(".*")), "nothing half-written is left"
 
 
-def test_nothing_partial_is_taken_for_whole(photos, tmp_path, console):
+def test_an_incomplete_file_never_replaces_a_complete_one(photos, tmp_path, console):
     out = tmp_path / "e.csv"
     embedded_into(photos, out, console)
     before = out.read_bytes()
@@ -102,7 +104,7 @@ def test_nothing_partial_is_taken_for_whole(photos, tmp_path, console):
     ("out", "message"),
     [("e.txt", "should end with one of .npy, .csv, .parquet"), ("e", "should end with"), ("d.csv", "is a folder")],
 )
-def test_a_wrong_target_is_named_before_any_work(photos, tmp_path, monkeypatch, out, message):
+def test_a_wrong_output_file_is_reported_before_any_work(photos, tmp_path, monkeypatch, out, message):
     (tmp_path / "d.csv").mkdir()
     monkeypatch.setenv("GLF_CACHE", str(tmp_path / "cache"))
     with pytest.raises(ValueError, match=message):
@@ -153,12 +155,20 @@ def test_more_neighbours_than_images(photos, console):
         ("coat/empty.png", r"empty\.png cannot be read as an image \(empty file\)"),
     ],
 )
-def test_a_query_that_is_no_image(photos, console, query, message):
+def test_a_query_that_is_not_an_image(photos, console, query, message):
     with pytest.raises((ValueError, OSError), match=message):
         search(SearchConfig(run=LITE, images=(str(photos / query), str(photos)), image_size=SIZE), console)
 
 
-def test_a_query_and_nothing_to_search():
+def test_a_query_is_decoded_like_the_searched_images(tmp_path):
+    pixels = load_images("fashion-mini", "test").pixels[9, :, :, 0]
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    query = read_query(tmp_path / "a.png", StoredSize(28, 3, resized=False))
+    assert query.shape == (28, 28, 3), "grey fills all channels"
+    assert all(np.array_equal(query[..., channel], pixels) for channel in range(3))
+
+
+def test_a_query_without_a_folder():
     with pytest.raises(ValueError, match=r"search needs queries and a folder: glf search runs/a query\.jpg photos/"):
         search(SearchConfig(run="runs/a", images=("query.jpg",)))
 
@@ -166,10 +176,8 @@ def test_a_query_and_nothing_to_search():
 # --- outliers and near-duplicates
 
 
-def test_the_odd_one_and_the_copies(tmp_path, console):
-    """A bag among sixty boots, as pixels see them; and a boot that is there in two sizes."""
-    from glf.data.sources import load_images
-
+def test_an_outlier_and_near_duplicates(tmp_path, console):
+    """A bag among sixty boots, with pixels as features; one boot is there in two sizes."""
     folder = tmp_path / "set"
     folder.mkdir()
     clothes = load_images("fashion-mini", "test")
@@ -201,11 +209,9 @@ def test_the_odd_one_and_the_copies(tmp_path, console):
 # --- which model
 
 
-def test_a_run_of_ones_own(small_run: Callable[..., Path], tmp_path, console):
-    """Grey images of 28 px; colour photos are refused, arrays of its kind are taken."""
+def test_the_backbone_of_a_run(small_run: Callable[..., Path], tmp_path, console):
+    """A backbone for grey images of 28 px embeds such arrays and refuses colour photos."""
     run = small_run()
-    from glf.data.sources import load_images
-
     np.save(tmp_path / "few.npy", load_images("fashion-mini", "test").pixels[:20])
     settings = EmbedConfig(run=str(run), data=str(tmp_path / "few.npy"), out=tmp_path / "e.npy")
     assert embed(settings, console).features.shape == (20, 256)

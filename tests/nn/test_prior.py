@@ -1,4 +1,4 @@
-"""The frozen encoder: its features against the encoder itself, their reduction, and where they may come from."""
+"""Priors: features against the encoder itself, their reduction, and all kinds of priors."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -45,17 +45,17 @@ def scaled(images: ImageSet, side: int) -> torch.Tensor:
     return V.resize(x, [side, side], antialias=True)
 
 
-def distances(rows: np.ndarray) -> np.ndarray:
-    return pairwise_distances(np.asarray(rows, dtype=np.float64))
+def distances(reduced: np.ndarray) -> np.ndarray:
+    return pairwise_distances(np.asarray(reduced, dtype=np.float64))
 
 
-def same_distances(rows: np.ndarray, features: np.ndarray | torch.Tensor, tolerance: float = 1e-3) -> None:
+def same_distances(reduced: np.ndarray, features: np.ndarray | torch.Tensor, tolerance: float = 1e-3) -> None:
     expected = distances(np.asarray(features))
-    np.testing.assert_allclose(distances(rows), expected, rtol=tolerance, atol=1e-4 * expected.max())
+    np.testing.assert_allclose(distances(reduced), expected, rtol=tolerance, atol=1e-4 * expected.max())
 
 
 def raw_features(cache: Path, images: ImageSet) -> np.ndarray:
-    """The features as the encoder gave them, before their reduction."""
+    """The encoder's features before their reduction."""
     (folder,) = cache.glob(f"prior-{images.key}-*")
     return FeatureCache.open(folder).features()
 
@@ -73,21 +73,21 @@ def prior(
 @pytest.mark.parametrize(("side", "width"), [(8, 64), (8, 100), (28, 784)])
 def test_a_reduction_that_keeps_everything_keeps_distances(images, tmp_path, side, width):
     centre = middle(images, side)
-    rows = prior("pixels", centre, cache=tmp_path, width=width)
-    assert rows.dtype == np.float32
-    assert rows.shape == (120, min(width, 120, side * side))
-    same_distances(rows, centre.pixels.reshape(120, -1) / 255)
+    reduced = prior("pixels", centre, cache=tmp_path, width=width)
+    assert reduced.dtype == np.float32
+    assert reduced.shape == (120, min(width, 120, side * side))
+    same_distances(reduced, centre.pixels.reshape(120, -1) / 255)
 
 
 def test_a_reduction_keeps_the_principal_components(images, tmp_path):
     centre = middle(images, 16)
-    rows = prior("pixels", centre, cache=tmp_path, width=32)
+    reduced = prior("pixels", centre, cache=tmp_path, width=32)
     x = centre.pixels.reshape(120, -1) / 255
     u, s, _ = np.linalg.svd(x - x.mean(0), full_matrices=False)
-    assert rows.shape == (120, 32)
-    same_distances(rows, (u * s)[:, :32])
+    assert reduced.shape == (120, 32)
+    same_distances(reduced, (u * s)[:, :32])
     apart = ~np.eye(120, dtype=bool)
-    kept = distances(rows)[apart] / distances(x)[apart]
+    kept = distances(reduced)[apart] / distances(x)[apart]
     assert kept.max() <= 1 + 1e-4
     assert np.median(kept) > 0.9
 
@@ -101,8 +101,8 @@ def test_pixels_of_large_images_are_scaled_down(images, tmp_path):
 
 def test_features_are_computed_once(images, tmp_path):
     def ask(width: int) -> tuple[np.ndarray, dict[str, int]]:
-        rows = prior("pixels", images, cache=tmp_path, width=width)
-        return rows, {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("[!.]*")}
+        reduced = prior("pixels", images, cache=tmp_path, width=width)
+        return reduced, {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("[!.]*")}
 
     first, files = ask(16)
     assert isinstance(first, np.memmap)
@@ -122,24 +122,24 @@ def test_features_are_computed_once(images, tmp_path):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32])
 def test_features_of_a_file(images, tmp_path, dtype):
     given = (np.random.default_rng(0).normal(size=(120, 10)) * 50).astype(dtype)
-    np.save(tmp_path / "rows.npy", given)
-    rows = prior(f"file:{tmp_path / 'rows.npy'}", images, cache=tmp_path / "cache")
-    assert rows.dtype == np.float32
-    same_distances(rows, given)
+    np.save(tmp_path / "features.npy", given)
+    reduced = prior(f"file:{tmp_path / 'features.npy'}", images, cache=tmp_path / "cache")
+    assert reduced.dtype == np.float32
+    same_distances(reduced, given)
 
 
 def test_files_of_equal_bytes_are_not_mixed_up(images, tmp_path):
     given = np.random.default_rng(0).normal(size=(40, 6))
     for shape in ((40, 6), (120, 2)):
-        np.save(tmp_path / "rows.npy", given.reshape(shape))
+        np.save(tmp_path / "features.npy", given.reshape(shape))
         part = images.select(np.arange(shape[0]))
-        same_distances(prior(f"file:{tmp_path / 'rows.npy'}", part, cache=tmp_path / "c"), given.reshape(shape))
+        same_distances(prior(f"file:{tmp_path / 'features.npy'}", part, cache=tmp_path / "c"), given.reshape(shape))
 
 
 def holes() -> np.ndarray:
-    rows = np.ones((120, 3))
-    rows[7, 1] = np.nan
-    return rows
+    reduced = np.ones((120, 3))
+    reduced[7, 1] = np.nan
+    return reduced
 
 
 @pytest.mark.parametrize(
@@ -153,10 +153,10 @@ def holes() -> np.ndarray:
         (b"", "cannot be read as an .npy"),
         (b"no array", "cannot be read as an .npy"),
     ],
-    ids=["rows", "flat", "nan", "text", "objects", "empty", "garbage"],
+    ids=["count", "flat", "nan", "text", "objects", "empty", "garbage"],
 )
-def test_files_that_are_no_prior(images, tmp_path, content, message):
-    path = tmp_path / "rows.npy"
+def test_files_that_are_not_a_prior(images, tmp_path, content, message):
+    path = tmp_path / "features.npy"
     path.write_bytes(content) if isinstance(content, bytes) else np.save(path, content)
     with pytest.raises(ValueError, match=message):
         prior(f"file:{path}", images, cache=tmp_path / "cache")
@@ -164,11 +164,11 @@ def test_files_that_are_no_prior(images, tmp_path, content, message):
 
 
 def test_a_missing_file_and_an_archive(images, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no prior at .*rows\.npy"):
-        prior(f"file:{tmp_path / 'rows.npy'}", images, cache=tmp_path)
-    np.savez(tmp_path / "rows.npz", rows=np.ones((120, 3)))
+    with pytest.raises(FileNotFoundError, match=r"no prior at .*features\.npy"):
+        prior(f"file:{tmp_path / 'features.npy'}", images, cache=tmp_path)
+    np.savez(tmp_path / "features.npz", rows=np.ones((120, 3)))
     with pytest.raises(ValueError, match="is no single array of numbers"):
-        prior(f"file:{tmp_path / 'rows.npz'}", images, cache=tmp_path)
+        prior(f"file:{tmp_path / 'features.npz'}", images, cache=tmp_path)
 
 
 # --- encoders
@@ -179,11 +179,11 @@ def test_a_backbone_of_a_run(images, tmp_path):
     backbone = Backbone("small_resnet", channels=1, image_size=24).eval()
     (tmp_path / "run").mkdir()
     save_backbone(backbone, tmp_path / "run" / BACKBONE)
-    rows = prior(f"run:{tmp_path / 'run'}", images, cache=tmp_path / "cache", width=256)
+    reduced = prior(f"run:{tmp_path / 'run'}", images, cache=tmp_path / "cache", width=256)
     with torch.no_grad():
         features = backbone(scaled(images, 24)).numpy()
     np.testing.assert_allclose(raw_features(tmp_path / "cache", images), features, rtol=1e-4, atol=1e-5)
-    same_distances(rows, features)
+    same_distances(reduced, features)
     with pytest.raises(ValueError, match="takes 1 channels, the images have 3"):
         prior(f"run:{tmp_path / 'run'}", some(images, 4, channels=3), cache=tmp_path / "cache")
 
@@ -206,10 +206,10 @@ def test_the_packaged_efficientnet(images, tmp_path, channels):
     model.load_state_dict({name: given[theirs] for name, theirs in paired}, strict=True)
 
     part = some(images, 10, channels)
-    rows = prior("timm:tf_efficientnet_lite0", part, cache=tmp_path, size=64, width=2000)
+    reduced = prior("timm:tf_efficientnet_lite0", part, cache=tmp_path, size=64, width=2000)
     features = features_of(model, scaled(part, 64), mean=(0.5,) * 3, std=(0.5,) * 3)
     np.testing.assert_allclose(raw_features(tmp_path, part), features, rtol=1e-4, atol=1e-4)
-    same_distances(rows, features)
+    same_distances(reduced, features)
 
 
 def test_local_weights(images, tmp_path):
@@ -234,7 +234,7 @@ def test_a_model_sees_images_of_its_own_size(images, tmp_path):
     np.testing.assert_allclose(raw_features(tmp_path, part), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_weights_are_never_fetched_silently(images, tmp_path, monkeypatch):
+def test_weights_are_never_downloaded_silently(images, tmp_path, monkeypatch):
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
@@ -252,12 +252,12 @@ def test_weights_are_never_fetched_silently(images, tmp_path, monkeypatch):
         ("timm:tf_efficientnet_lit0.in1k", "unknown timm model .* - did you mean 'tf_efficientnet_lite0'"),
     ],
 )
-def test_a_prior_that_is_none(images, tmp_path, spec, message):
+def test_an_unknown_prior(images, tmp_path, spec, message):
     with pytest.raises(ValueError, match=message):
         prior(spec, images, cache=tmp_path)
 
 
-def test_a_run_that_is_not_there(images, tmp_path):
+def test_a_missing_run(images, tmp_path):
     with pytest.raises(FileNotFoundError, match="no backbone at"):
         prior(f"run:{tmp_path}", images, cache=tmp_path)
 

@@ -44,6 +44,9 @@ class Arrays(Source):
         return len(self.pixels)
 
     def name(self, i: int) -> str:
+        return f"{i}.png"
+
+    def path(self, i: int) -> str:
         return str(i)
 
     def read(self, i: int) -> bytes:

@@ -45,13 +45,27 @@ class CompactEntries(Sequence[Entry]):
     def __len__(self) -> int:
         return len(self.ends)
 
+    def __iter__(self) -> Iterator[Entry]:
+        """Yield all entries, a block at a time, which is twice as fast as one by one."""
+        start = 0
+        for at in range(0, len(self), 4096):
+            ends, numbers = self.ends[at : at + 4096].tolist(), self.numbers[at : at + 4096].tolist()
+            names = self.names[start : ends[-1]].tobytes()
+            first = start
+            for end, values in zip(ends, numbers, strict=True):
+                yield _entry(names[start - first : end - first], *values)
+                start = end
+
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(len(self))[index]]
         at = range(len(self))[index]
-        size, stamp, offset = self.numbers[at].tolist()
         name = self.names[self.ends[at - 1] if at else 0 : self.ends[at]].tobytes()
-        return Entry(name.decode("utf-8", "surrogatepass"), size, stamp, None if offset < 0 else offset)
+        return _entry(name, *self.numbers[at].tolist())
+
+
+def _entry(name: bytes, size: int, stamp: int, offset: int) -> Entry:
+    return Entry(name.decode("utf-8", "surrogatepass"), size, stamp, None if offset < 0 else offset)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

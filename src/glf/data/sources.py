@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from glf.config.base import nearest
 from glf.config.training import Labels, Store
@@ -13,7 +14,7 @@ from glf.data.arrays import read_npy, read_npz
 from glf.data.datasets import DATASETS, is_tiny_imagenet, read_tiny_imagenet
 from glf.data.files import list_files
 from glf.data.image_cache import load_or_build
-from glf.data.images import ImageSet, to_memory
+from glf.data.images import DecodeOnRead, ImageSet, to_memory
 from glf.data.shards.index import is_stream
 from glf.data.source import Source
 
@@ -67,15 +68,17 @@ def load_images(
             raise ValueError(f"{name} must be one of {get_args(kind)}, got {value!r}")
     if size is not None and size < 1:
         raise ValueError(f"size must be at least 1, got {size}")
-    source = source or find_source(data, split, root=root, download=download)
+    if source is None:
+        source = find_source(data, split, root=root, download=download)
     targets, classes, skipped = source.targets, source.classes, source.skipped
+    pixels: NDArray[np.uint8] | DecodeOnRead
     if source.pixels is not None:
-        pixels, key = to_memory(source.pixels), source.key
+        pixels, key = source.pixels, source.key
     else:
         pixels, indices, undecodable, key = load_or_build(source, size=size, store=store, progress=progress)
         targets, skipped = targets[indices], (*skipped, *undecodable)
-        if isinstance(pixels, np.ndarray):
-            pixels = to_memory(pixels)
+    if isinstance(pixels, np.ndarray):
+        pixels = to_memory(pixels)
     if labels == "none":
         targets, classes = np.full_like(targets, -1), ()
     return ImageSet(name=data, pixels=pixels, targets=targets, classes=classes, key=key, skipped=skipped)

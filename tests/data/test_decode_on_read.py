@@ -1,4 +1,4 @@
-"""Images decoded on demand are the packed ones, bit for bit; what was checked once is not checked again."""
+"""Images decoded on read equal the cached ones bit for bit; files are checked once."""
 
 import pickle
 import shutil
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from glf.data import decode
-from glf.data.files import CompactEntries, Entry, Files
+from glf.data.files import CompactEntries, Files
 from glf.data.images import SHARE, ChangedFile, DecodeOnRead
 from glf.data.source import Skipped
 from glf.data.sources import load_images
@@ -30,7 +30,7 @@ def photos(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def decodings(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
-    """One element for every image that is decoded from now on."""
+    """A list that gets one element per decoded image."""
     original, calls = decode.decode, list[int | None]()
 
     def counted(data: bytes, *, side: int | None = None, least: int | None = None) -> Array:
@@ -47,7 +47,7 @@ def kinds(tmp_path: Path) -> list[str]:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Sets the free space that the disk says it has."""
+    """Set the free space that the disk reports."""
 
     def set_free(free: int) -> None:
         monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
@@ -70,7 +70,7 @@ def as_tar(photos: Path) -> Path:
 
 @pytest.mark.parametrize("source", [as_folder, as_tar])
 @pytest.mark.parametrize("size", [56, None])
-def test_pixels_and_key_are_those_of_the_packed_set(
+def test_pixels_and_key_are_those_of_the_cached_set(
     photos: Path, source: Callable[[Path], Path], size: int | None
 ) -> None:
     path = str(source(photos))
@@ -99,24 +99,26 @@ def test_images_of_one_small_size_are_not_resized(classes: Path, colour: Array, 
     assert set(decodings) == {None}
 
 
-def test_rows_are_numpys(photos: Path) -> None:
+def test_indexing_is_that_of_numpy(photos: Path) -> None:
     images = load_images(str(photos), size=28, store="decode")
     pixels = images.pixels[np.arange(24)]
     mask = np.arange(24) % 5 == 0
-    for rows in (slice(3, 9), slice(None, None, -7), np.array([5, 5, 0, -1]), mask, [2, 1], 7, -2, np.int64(3), []):
-        np.testing.assert_array_equal(images.pixels[rows], pixels[rows])
+    for indices in (slice(3, 9), slice(None, None, -7), np.array([5, 5, 0, -1]), mask, [2, 1], 7, -2, np.int64(3), []):
+        np.testing.assert_array_equal(images.pixels[indices], pixels[indices])
     with pytest.raises(IndexError):
         images.pixels[24]
     with pytest.raises(TypeError, match="have one index"):
         images.pixels[:, 3]
 
 
-def test_a_part_stays_lazy_and_has_the_packed_parts_key(photos: Path, decodings: list[int | None]) -> None:
+def test_a_selection_is_not_decoded_and_has_the_key_of_the_cached_selection(
+    photos: Path, decodings: list[int | None]
+) -> None:
     lazy = load_images(str(photos), size=28, store="decode")
     packed = load_images(str(photos), size=28, store="pack")
     decodings.clear()
-    for rows in (np.arange(4, 20), np.array([7, 3, 3]), packed.targets == 1):
-        part, expected = lazy.select(rows), packed.select(rows)
+    for indices in (np.arange(4, 20), np.array([7, 3, 3]), packed.targets == 1):
+        part, expected = lazy.select(indices), packed.select(indices)
         assert part.storage == "decoded"
         assert not decodings
         assert part.key == expected.key
@@ -125,7 +127,7 @@ def test_a_part_stays_lazy_and_has_the_packed_parts_key(photos: Path, decodings:
         decodings.clear()
 
 
-def test_no_warning_of_pil_gets_through(classes: Path, fashion: Array) -> None:
+def test_warnings_of_pil_are_suppressed(classes: Path, fashion: Array) -> None:
     Image.fromarray(fashion[0]).convert("P").save(classes / "boot" / "p.png", transparency=b"\x00" * 9)
     images = load_images(str(classes), store="decode")
     with warnings.catch_warnings():
@@ -144,11 +146,13 @@ def test_the_check_is_remembered(photos: Path, tmp_path: Path, decodings: list[i
     again = load_images(str(photos), size=28, store="decode")
     assert not decodings
     assert (again.key, again.skipped, again.pixels.shape) == (first.key, first.skipped, first.pixels.shape)
-    load_images(str(photos), size=24, store="decode")  # other pixels: whether they can be had is seen by trying
+    load_images(str(photos), size=24, store="decode")  # other pixels, so everything is checked again
     assert decodings
 
 
-def test_a_pack_is_a_check_and_a_check_is_no_pack(photos: Path, tmp_path: Path, decodings: list[int | None]) -> None:
+def test_caching_includes_the_check_but_not_the_reverse(
+    photos: Path, tmp_path: Path, decodings: list[int | None]
+) -> None:
     load_images(str(photos), size=28, store="pack")
     decodings.clear()
     assert load_images(str(photos), size=28, store="decode").storage == "decoded"
@@ -162,7 +166,7 @@ def test_a_pack_is_a_check_and_a_check_is_no_pack(photos: Path, tmp_path: Path, 
 @pytest.mark.parametrize(
     "content", ["", "[]", "{}", '{"side": 32, "channels": 3, "resized": true, "skipped": [["of", "another set"]]}']
 )
-def test_a_damaged_note_is_made_anew(photos: Path, tmp_path: Path, content: str) -> None:
+def test_a_damaged_cache_entry_is_rebuilt(photos: Path, tmp_path: Path, content: str) -> None:
     first = load_images(str(photos), size=28, store="decode")
     (note,) = (tmp_path / "cache" / "images").iterdir()
     note.write_text(content)
@@ -175,7 +179,7 @@ def test_a_file_that_could_not_be_read_is_tried_again(classes: Path, monkeypatch
 
     def denied(self: Files, i: int) -> bytes:
         calls.append(self.name(i))
-        if self.name(i) == "coat/2.png" and calls.count(self.name(i)) % 2 == 0:  # after its bytes went into the key
+        if self.name(i) == "coat/2.png" and calls.count(self.name(i)) % 2 == 0:  # the first read is for the key
             raise PermissionError(13, "Permission denied")
         return read(self, i)
 
@@ -198,13 +202,13 @@ def test_more_than_half_bad_is_an_error_here_too(classes: Path, tmp_path: Path) 
     assert kinds(tmp_path) == []
 
 
-# --- what auto does
+# --- store="auto"
 
 
-def test_auto_packs_what_leaves_room(
+def test_auto_caches_what_fits_on_the_disk(
     photos: Path, tmp_path: Path, disk: Callable[[int], None], decodings: list[int | None]
 ) -> None:
-    needed = 27 * 32 * 32 * 3  # every file counts: which are bad is not known in advance
+    needed = 27 * 32 * 32 * 3  # bad files count, because they are not known in advance
     disk(int(needed / 0.8) - 2)
     lazy = load_images(str(photos), size=28)
     assert lazy.storage == "decoded"
@@ -218,15 +222,15 @@ def test_auto_packs_what_leaves_room(
     assert packed.storage == "in memory"
     assert kinds(tmp_path) == [".json", ".npy"]
     disk(0)
-    assert load_images(str(photos), size=28).storage == "in memory"  # it is there already
-    assert load_images(str(photos), size=28, store="decode").storage == "decoded"  # and is left alone
+    assert load_images(str(photos), size=28).storage == "in memory"  # already in the cache
+    assert load_images(str(photos), size=28, store="decode").storage == "decoded"  # and the cache is left alone
     assert load_images(str(photos), size=28).key == packed.key == lazy.key
 
 
-def test_auto_gives_up_a_store_that_outgrows_the_disk(
+def test_auto_stops_caching_what_outgrows_the_disk(
     classes: Path, tmp_path: Path, colour: Array, disk: Callable[[int], None]
 ) -> None:
-    Image.fromarray(colour[0]).save(classes / "dress" / "last.png")  # thrice the room of the grey ones before it
+    Image.fromarray(colour[0]).save(classes / "dress" / "last.png")  # three times the space of the grey ones before it
     disk(2 * 13 * 28 * 28)
     assert load_images(str(classes)).pixels.shape == (13, 28, 28, 3)
     assert kinds(tmp_path) == [".json"]
@@ -260,30 +264,13 @@ def test_a_file_that_changes_is_named_in_one_line(photos: Path, change: Callable
     with pytest.raises(ChangedFile) as error:
         images.pixels[np.random.default_rng(0).permutation(24)]
     assert error.match(rf"^{photos}/coat/013\.jpg was an image when the data were checked and no longer is: {why}$")
-    assert images.pixels[:SHARE].shape == (SHARE, 32, 32, 3)  # the others are still there
+    assert images.pixels[:SHARE].shape == (SHARE, 32, 32, 3)  # the others can still be read
 
 
-# --- small enough for many workers
+# --- worker processes
 
 
-def test_a_table_is_its_entries(photos: Path) -> None:
-    entries = [
-        Entry("a/b.jpg", 5, 1_700_000_000_000_000_000),
-        Entry("é\udcff.png", 2**40, -1, 512),
-        Entry("", 0, 0, 0),
-    ]
-    table = CompactEntries(entries)
-    assert list(table) == entries
-    assert table[-1] == entries[-1]
-    assert table[np.int64(1)] == entries[1]
-    assert table[1:] == entries[1:]
-    assert entries[1] in table
-    assert len(CompactEntries([])) == 0
-    with pytest.raises(IndexError):
-        table[3]
-
-
-def test_another_process_gets_no_more_than_names(photos: Path) -> None:
+def test_only_names_are_pickled(photos: Path) -> None:
     images = load_images(str(photos), size=28, store="decode")
     assert isinstance(images.pixels, DecodeOnRead)
     sent = pickle.dumps(images.pixels)

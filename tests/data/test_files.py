@@ -1,4 +1,4 @@
-"""Folders and tars as they come: changing while they are read, linked in circles, with any name, deep, damaged."""
+"""Folders and tars: files that change, loops of links, any name, deep folders, damaged archives."""
 
 import io
 import json
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from glf.config.training import Store
-from glf.data.files import list_files
+from glf.data.files import CompactEntries, Entry, list_files
 from glf.data.image_cache import load_or_build
 from glf.data.source import Skipped
 from glf.data.sources import load_images
@@ -41,11 +41,31 @@ def listed(skipped: tuple[Skipped, ...]) -> dict[str, str]:
     return dict(skipped)
 
 
+# --- entries
+
+
+def test_compact_entries_equal_the_entries() -> None:
+    entries = [
+        Entry("a/b.jpg", 5, 1_700_000_000_000_000_000),
+        Entry("é\udcff.png", 2**40, -1, 512),
+        Entry("", 0, 0, 0),
+    ]
+    table = CompactEntries(entries)
+    assert list(table) == entries
+    assert table[-1] == entries[-1]
+    assert table[np.int64(1)] == entries[1]
+    assert table[1:] == entries[1:]
+    assert entries[1] in table
+    assert len(CompactEntries([])) == 0
+    with pytest.raises(IndexError):
+        table[3]
+
+
 # --- between listing and reading
 
 
 @STORES
-def test_files_that_go_after_they_were_listed(classes: Path, store: Store) -> None:
+def test_files_that_are_deleted_after_they_were_listed(classes: Path, store: Store) -> None:
     files = list_files(classes, "train")
     (classes / "boot" / "1.png").unlink()
     shutil.rmtree(classes / "dress")
@@ -61,7 +81,7 @@ def test_files_that_go_after_they_were_listed(classes: Path, store: Store) -> No
 
 @STORES
 def test_files_that_are_replaced_after_they_were_listed(classes: Path, fashion: Array, store: Store) -> None:
-    """By one of the same length, as formats without compression make it: only the time tells."""
+    """By a file of the same length, as uncompressed formats give it: only the modification time differs."""
     for path in classes.rglob("*.png"):
         Image.open(path).save(path.with_suffix(".bmp"))
         path.unlink()
@@ -73,10 +93,10 @@ def test_files_that_are_replaced_after_they_were_listed(classes: Path, fashion: 
     held = load_or_build(files, store=store)
     assert listed(held.skipped) == {"coat/2.bmp": "cannot be read: it changed since it was listed"}
     np.testing.assert_array_equal(held.pixels[:][..., 0], np.delete(fashion[:12], 6, axis=0))
-    anew = load_images(str(classes), store=store)
-    assert anew.skipped == ()
-    assert anew.key != held.key
-    np.testing.assert_array_equal(anew.pixels[6:7][..., 0], fashion[99:100])
+    again = load_images(str(classes), store=store)
+    assert again.skipped == ()
+    assert again.key != held.key
+    np.testing.assert_array_equal(again.pixels[6:7][..., 0], fashion[99:100])
     (classes / "coat" / "3.bmp").write_bytes(other.read_bytes() + b"more")
     files = list_files(classes, "train")
     (classes / "coat" / "3.bmp").write_bytes(other.read_bytes())
@@ -84,15 +104,15 @@ def test_files_that_are_replaced_after_they_were_listed(classes: Path, fashion: 
     assert listed(load_or_build(files, store=store).skipped) == {"coat/3.bmp": why}
 
 
-def test_a_replaced_file_never_gets_the_first_ones_key(classes: Path, fashion: Array, tmp_path: Path) -> None:
-    """Listed, replaced, packed, put back: the pixels of the replacement must not come from the cache."""
+def test_a_replaced_file_is_never_cached_under_the_first_key(classes: Path, fashion: Array, tmp_path: Path) -> None:
+    """Listed, replaced, cached, put back: the pixels of the replacement must not come from the cache."""
     first = classes / "boot" / "0.png"
     kept, stamp = first.read_bytes(), first.stat().st_mtime_ns
     files = list_files(classes, "train")
     Image.fromarray(fashion[99]).save(first, compress_level=0)
     larger = first.read_bytes()
     assert len(larger) > len(kept)
-    first.write_bytes(larger[: len(kept)])  # of the same length; broken, which matters as little
+    first.write_bytes(larger[: len(kept)])  # of the same length; it is broken, which does not matter here
     assert listed(load_or_build(files).skipped) == {"boot/0.png": "cannot be read: it changed since it was listed"}
     first.write_bytes(kept)
     os.utime(first, ns=(stamp, stamp))
@@ -112,10 +132,10 @@ def test_a_tar_that_is_replaced_while_it_is_read(classes: Path, tmp_path: Path, 
         load_or_build(files, store=store)
 
 
-# --- what cannot be looked at
+# --- unreadable files and folders
 
 
-def test_links_that_lead_in_circles_or_nowhere(classes: Path, fashion: Array) -> None:
+def test_links_in_circles_and_to_nowhere(classes: Path, fashion: Array) -> None:
     (classes / "boot" / "self.png").symlink_to("self.png")
     (classes / "boot" / "a.png").symlink_to("b.png")
     (classes / "boot" / "b.png").symlink_to("a.png")
@@ -123,7 +143,7 @@ def test_links_that_lead_in_circles_or_nowhere(classes: Path, fashion: Array) ->
     (classes / "circle").symlink_to("circle")
     (classes / "boot" / "deeper").mkdir()
     (classes / "boot" / "deeper" / "up").symlink_to(classes)
-    os.mkfifo(classes / "boot" / "pipe.png")  # would be waited for
+    os.mkfifo(classes / "boot" / "pipe.png")  # reading it would block
     images = load_images(str(classes))
     assert len(images) == 12
     circle, nothing = (f"cannot be read: {words}" for words in ("Too many levels of symbolic links", "No such file or"))
@@ -166,7 +186,7 @@ except OSError as error:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="root reads everything elsewhere")
-def test_what_may_not_be_read_is_listed(classes: Path) -> None:
+def test_files_without_permission_are_listed(classes: Path) -> None:
     (classes / "boot" / "1.png").chmod(0)
     (classes / "dress").chmod(0)
     try:
@@ -203,7 +223,7 @@ def test_any_name_is_loaded_listed_and_shown_in_one_line(classes: Path, fashion:
     )
     assert all(line.replace("\t", "", 1).isprintable() for line in lines)
     "".join(lines).encode()  # text again
-    assert load_images(str(classes), store=store).skipped == images.skipped  # as the cache remembers them
+    assert load_images(str(classes), store=store).skipped == images.skipped  # from the cache
 
 
 def test_an_error_shows_names_in_one_line(tmp_path: Path) -> None:
@@ -240,11 +260,11 @@ def test_sparse_members_and_links_are_listed_and_hidden_ones_are_not(tmp_path: P
     np.testing.assert_array_equal(images.pixels[..., 0], fashion[[0, 2]])
 
 
-def test_a_cut_tar_is_refused_wherever_it_is_cut(tmp_path: Path, fashion: Array) -> None:
+def test_a_truncated_tar_is_refused_wherever_it_is_truncated(tmp_path: Path, fashion: Array) -> None:
     tar = tar_of(fashion[:4], tmp_path / "whole.tar")
     data, cut = tar.read_bytes(), tmp_path / "cut.tar"
     end = data.rstrip(b"\0")
-    marks = -(-len(end) // 512) * 512 + 512  # one block of zeros is enough of an end
+    marks = -(-len(end) // 512) * 512 + 512  # one block of zeros is a sufficient end
     for place in [*range(0, len(data), 512), *range(100, marks, 777)]:
         cut.write_bytes(data[:place])
         if place < marks:
@@ -254,7 +274,7 @@ def test_a_cut_tar_is_refused_wherever_it_is_cut(tmp_path: Path, fashion: Array)
             assert len(load_images(str(cut))) == 4
 
 
-def test_a_tar_that_is_damaged_inside_does_not_end_there(tmp_path: Path, fashion: Array) -> None:
+def test_a_damaged_header_is_not_taken_for_the_end(tmp_path: Path, fashion: Array) -> None:
     tar = tar_of(fashion[:4], tmp_path / "a.tar")
     data = bytearray(tar.read_bytes())
     third = [member.offset for member in tar_members(tar)][2]
@@ -270,7 +290,7 @@ def test_a_tar_that_is_damaged_inside_does_not_end_there(tmp_path: Path, fashion
 
 @pytest.fixture
 def hurried() -> Iterator[None]:
-    """Whoever takes longer than a minute is stuck."""
+    """Fail after a minute."""
 
     def stuck(*_: object) -> None:
         raise AssertionError("stuck")
@@ -283,7 +303,7 @@ def hurried() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("hurried")
-def test_a_size_below_zero_does_not_lead_back_for_ever(tmp_path: Path) -> None:
+def test_a_negative_size_does_not_loop_forever(tmp_path: Path) -> None:
     for size in (-512, -1024, -5000):
         tar = tmp_path / "a.tar"
         with tarfile.open(tar, "w", format=tarfile.GNU_FORMAT) as out:
@@ -304,7 +324,7 @@ def test_damaged_tars_are_read_or_refused(tmp_path: Path, fashion: Array) -> Non
         changed = bytearray(data)
         for _ in range(rng.choice((1, 1, 3, 20))):
             changed[rng.choice(headers) + rng.randrange(512)] = rng.randrange(256)
-        if rng.random() < 0.5:  # a right sum, so that the rest of the header is believed
+        if rng.random() < 0.5:  # a correct checksum, so that the rest of the header is used
             for start in headers:
                 block = changed[start : start + 512]
                 total = sum(block[:148]) + 8 * 32 + sum(block[156:])
@@ -319,7 +339,7 @@ def test_damaged_tars_are_read_or_refused(tmp_path: Path, fashion: Array) -> Non
     assert min(outcomes.values()) > 30
 
 
-def test_boxes_of_a_folder_with_links_in_circles(tmp_path: Path) -> None:
+def test_annotations_in_a_folder_with_loops_of_links(tmp_path: Path) -> None:
     from glf.evaluation.detect.annotations import AnnotationRoot
 
     for name in ("a", "b", "c"):
