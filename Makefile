@@ -25,8 +25,8 @@ install: .venv/installed ## Create .venv and install glf with everything its tes
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-pretrain: install ## Train simclr+adc on the embedded images, evaluate it, write a report
-	@echo "== training simclr+adc on fashion-mini (10,000 embedded images) into $(RUN)"
+pretrain: install ## Train simclr+adc on the bundled images, evaluate it, write a report
+	@echo "== training simclr+adc on fashion-mini (10,000 bundled images) into $(RUN)"
 	@$(BIN)/glf pretrain --method simclr+adc --data fashion-mini --augment gentle --batch-size 128 --epochs 12 \
 		--out $(RUN) --overwrite
 	@echo "== evaluating the backbone on the test split, next to raw pixels and the untrained network"
@@ -39,7 +39,7 @@ lint: install
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 
-# Some tests render the report in Chromium, and one rebuilds the embedded images from Debian's Fashion-MNIST. Both are
+# Some tests render the report in Chromium, and one rebuilds the bundled images from Debian's Fashion-MNIST. Both are
 # installed if possible (root, apt); otherwise those tests are skipped with a reason.
 packages:
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null && [ -d /usr/share/datasets/fashion-mnist ] || { \
