@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glf.cli import main, parse
+from glf.cli import main, parse_config
 from glf.commands import COMMANDS
 from glf.methods import METHODS
 
@@ -48,7 +48,7 @@ def test_every_command_has_help_with_examples_that_it_takes(command: str, capsys
         assert example in shown
         program, name, *arguments = shlex.split(example)
         assert (program, name) == ("glf", command)
-        assert isinstance(parse(name, arguments), COMMANDS[command].config)
+        assert isinstance(parse_config(name, arguments), COMMANDS[command].config)
 
 
 def test_the_list_of_commands_is_complete_and_has_no_examples(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from glf.cli import parse
+from glf.cli import parse_config
 from glf.commands import COMMANDS
 
 ROOT = Path(__file__).parent.parent
@@ -69,7 +69,7 @@ def check_parses(arguments: list[str]) -> None:
     """The command line parses these arguments; nothing is run."""
     name, *rest = (argument for argument in arguments if argument != "...")
     try:
-        parse(name, rest)
+        parse_config(name, rest)
     except SystemExit as end:
         if end.code:  # 0 after --help
             pytest.fail(f"glf {' '.join(arguments)}")
@@ -105,7 +105,7 @@ def flags() -> dict[str, set[str]]:
 
 def helped(command: str) -> str:
     with pytest.raises(SystemExit), contextlib.redirect_stdout(io.StringIO()) as shown:
-        parse(command, ["--help"])
+        parse_config(command, ["--help"])
     return shown.getvalue()
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from glf.cli import parse as parse_arguments
+from glf.cli import parse_config
 from glf.config.base import from_dict, to_dict
 from glf.config.training import PretrainConfig
 from glf.data.augment import policies
@@ -39,7 +39,7 @@ def test_an_unknown_recipe_lists_the_known_ones() -> None:
 
 def test_explicit_options_win_over_a_recipe() -> None:
     arguments = "--method moco+adc --recipe cifar --epochs 20 --lr=0.1 --optimizer adamw --options queue 64".split()
-    config = apply_recipe(parse_arguments("pretrain", arguments))
+    config = apply_recipe(parse_config("pretrain", arguments))
     assert (config.method, config.recipe, config.epochs, config.lr) == ("moco+adc", "cifar", 20, 0.1)
     assert (config.batch_size, config.projector) == (256, (2048, 256))
     assert config.optimizer == "adamw"  # the fixed default too, if it is given explicitly

@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> None:
             stream.reconfigure(errors="backslashreplace")
     try:
         name, *rest = arguments
-        config = parse(name, rest)
+        config = parse_config(name, rest)
         command = COMMANDS[name]
         code = command.exit_code(command.run(config, Console()))
     except KeyboardInterrupt as error:
@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(code)
 
 
-def parse(name: str, arguments: list[str]) -> Any:
+def parse_config(name: str, arguments: list[str]) -> Any:
     """Return the config of a command; anything but the name of a command is answered with the list of commands."""
     if name in COMMANDS:
         command = COMMANDS[name]
