@@ -77,7 +77,7 @@ def read_npz(path: Path, split: str) -> Arrays:
             names = next((c for c in CONVENTIONS if c["train"][0] in archive), None)
             if names is None:
                 expected = ", ".join(repr(c["train"][0]) for c in CONVENTIONS)
-                raise ValueError(f"it has the arrays {sorted(archive)}, none of which is {expected}")
+                raise ValueError(f"it has the arrays {sorted(archive)}, but none of {expected}")
             splits = [s for s, (images, _) in names.items() if images in archive]
             if split not in splits:
                 raise MissingSplit(f"{path} has no split {split!r}, it has {', '.join(splits)}")

@@ -27,7 +27,7 @@ ADVICE = "free some space there, or set GLF_CACHE to another disk; the same comm
 
 @dataclass
 class FeatureCache:
-    """Cached features of a sequence of images, of which the first ``seen`` are done or skipped."""
+    """Cached features of a sequence of images; the first ``seen`` images are done or skipped."""
 
     folder: Path
     shape: StoredSize | None = None  # of the images, if they are decoded on the way
