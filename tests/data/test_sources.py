@@ -346,7 +346,7 @@ def test_labels_that_do_not_fit(tmp_path: Path, arrays: dict[str, NDArray[np.gen
 
 def test_npz_with_other_names_and_broken_files(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", pictures=np.zeros((4, 8, 8), np.uint8))
-    with pytest.raises(ValueError, match=r"\['pictures'\], none of which is 'train_images', 'x_train', 'images'"):
+    with pytest.raises(ValueError, match=r"\['pictures'\], but none of 'train_images', 'x_train', 'images'"):
         load_images(str(tmp_path / "a.npz"))
     for name in ("b.npz", "b.npy"):
         for content in (b"", b"not an array", b"PK\x03\x04 cut"):
