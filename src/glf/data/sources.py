@@ -1,4 +1,4 @@
-"""From a name or a path to images: ``find_source`` lists them, ``load`` decodes them. All data enter here."""
+"""From a name or a path to images: ``find_source`` lists them, ``load_images`` decodes them. All data enter here."""
 
 import os
 from collections.abc import Callable

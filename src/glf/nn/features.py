@@ -75,7 +75,7 @@ def extract_source(
 ) -> SourceFeatures:
     """Return features of all decodable images of a source; those in the cache are not computed again.
 
-    Images are decoded batch by batch, to the shape that ``load`` would give them, and are not cached themselves.
+    Images are decoded batch by batch, to the shape that ``load_images`` would give them, and are not cached themselves.
     """
     cached = FeatureCache.open(cache / f"{source.key}-{fingerprint(encoder.module, encoder.size)}")
     shape = None
@@ -94,7 +94,7 @@ def extract_source(
             while cached.seen < len(source):
                 images = _decoded(source, cached, encoder)
                 other = cached.extend(images, len(source), features_of, batch_size, "embedding")
-                if other is not None:  # features of all images have one shape of images: start again
+                if other is not None:  # all features need images of one shape: start again
                     cached.restart(_fit(other, encoder))
     skipped = tuple(Skipped(_path(source, i), why) for i, why in cached.skipped)
     if cached.count == 0:
