@@ -11,6 +11,8 @@ import pytest
 
 from glf.cli import parse_config
 from glf.commands import COMMANDS
+from glf.health import rules
+from glf.train import auto_config
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
@@ -129,6 +131,26 @@ def test_links_and_named_files_exist(page: Path) -> None:
     missing = [name for name in linked if not (page.parent / name).exists()]
     missing += [name for name in named if not (ROOT / name).exists()]
     assert not missing
+
+
+def test_the_doctor_page_names_every_problem_and_threshold() -> None:
+    page = (ROOT / "docs" / "doctor.md").read_text()
+    assert all(name in page for name in rules.ADVICE)
+    limits = (rules.CONSTANT, rules.TWINS, rules.BETWEEN, rules.USED, rules.FEW, rules.FALLEN, rules.SHARE_OF_FULL)
+    limits += (rules.EXPLODED, rules.DEAD, rules.DOMINATES, rules.LONG, rules.STARVED, rules.SETTLED)
+    assert set(limits) <= {float(number) for number in re.findall(r"\d+(?:\.\d+)?(?:e-\d+)?", page)}
+
+
+def test_the_page_of_automatic_defaults_has_their_numbers() -> None:
+    page = (ROOT / "docs" / "automatic.md").read_text()
+    numbers = (
+        *auto_config.STEPS.values(),
+        *auto_config.BATCH.values(),
+        auto_config.FEW_IMAGES,
+        auto_config.MOST_EPOCHS,
+    )
+    numbers += (auto_config.SAMPLE, auto_config.CPU_SIDE, auto_config.GPU_SIDE, auto_config.LEAST_BATCH)
+    assert all(f"{number:,}" in page for number in numbers)
 
 
 def test_equations_name_real_functions_and_tests() -> None:

@@ -1,5 +1,6 @@
 """The site builds without warnings and without the network; generated tables and pictures are up to date."""
 
+import html
 import json
 import os
 import re
@@ -10,12 +11,13 @@ from pathlib import Path
 import pytest
 
 import glf
+from glf.commands import COMMANDS
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from docs_docstrings import as_markdown  # noqa: E402
-from docs_site import LINK, relinked  # noqa: E402
+from docs_site import LINK, options, relinked  # noqa: E402
 from draw_pictures import PAINTERS, draw  # noqa: E402
 from make_architecture import OUT as ARCHITECTURE  # noqa: E402
 from make_architecture import draw as draw_architecture  # noqa: E402
@@ -54,6 +56,14 @@ def test_every_public_name_is_in_the_reference(site: Path) -> None:
     page = (site / "api.html").read_text()
     missing = [name for name in glf.__all__ if f'id="glf.{name}"' not in page]
     assert not missing, f"give each a line '::: NAME' in docs/api.md: {missing}"
+
+
+def test_every_option_of_a_command_is_in_the_reference(site: Path) -> None:
+    page = (site / "api.html").read_text()
+    for command in COMMANDS.values():
+        assert command.name == "methods" or all(
+            f"<code>{html.escape(one, quote=False)}</code>" in page for one in options(command.config)
+        )
 
 
 def test_formulas_and_examples_are_rendered(site: Path) -> None:
