@@ -71,4 +71,4 @@ def test_the_wheel_brings_all_it_needs(wheel: Path, tmp_path: Path) -> None:
     _use(binaries, tmp_path)
     dry = [binaries / "glf", "pretrain", "--dry-run", "--max-images", "300", "--batch-size", "64", "--method", "byol"]
     done = subprocess.run(dry, capture_output=True, text=True, cwd=tmp_path)
-    assert "nothing written" in done.stdout, done.stderr
+    assert "wrote nothing" in done.stdout, done.stderr
