@@ -73,7 +73,7 @@ def test_methods_shows_both_parts_and_the_paper_of_every_row() -> None:
     for words in (
         "log_partition",
         "stop-gradient",
-        "moving average",
+        "EMA teacher",
         "each view standardised",
         "Zbontar",
         "dcm",
@@ -95,7 +95,7 @@ def test_methods_shows_both_parts_and_the_paper_of_every_row() -> None:
         ("embed no/such/run .", "no backbone at"),
         ("embed pixels no/such/folder", "no such file or folder"),
         ("embed pixels . --out e.xlsx", "should end with one of .npy, .csv, .parquet"),
-        ("search pixels query.jpg", "say what to look for and where"),
+        ("search pixels query.jpg", "search needs queries and a folder"),
         ("export no/such/run", "is no/such/run the directory of a finished run"),
         ("pretrain --resume --out no/such/run", "no config.json in"),
     ],

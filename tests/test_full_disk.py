@@ -100,10 +100,12 @@ def test_the_packed_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store
 
 
 def test_the_log_names_itself(tmp_path: Path, console: Console) -> None:
-    journal = RunLog(console, tmp_path / "train.log")
-    journal("a line")
-    with files_up_to(60), pytest.raises(OSError, match=r"train\.log could not be written .* go on with --resume"):
-        journal("another line " * 10)
+    log = RunLog(console)
+    log("a line")
+    log.open(tmp_path / "train.log")
+    assert "a line" in (tmp_path / "train.log").read_text()
+    with files_up_to(60), pytest.raises(OSError, match=r"train\.log could not be written .* continue with --resume"):
+        log("another line " * 10)
 
 
 class Fills(L.Callback):

@@ -22,7 +22,7 @@ from glf.evaluation.suite import evaluate
 from glf.nn.backbone import Backbone
 from glf.nn.pretrained import pretrained
 from glf.nn.weights import load_backbone, save_backbone
-from glf.runfiles import BACKBONE
+from glf.runfiles import BACKBONE, LAST
 from glf.train.run import pretrain
 
 Run = Callable[..., Path]

@@ -127,7 +127,7 @@ def test_names_that_are_no_text_reach_every_file_of_a_run(photos: dict[str, Any]
         "coat/two\\nlines.jpg\tempty",
     ]
     printed = shown.buffer.getvalue().decode()  # type: ignore[attr-defined]
-    assert "/caf\\xe9\\n\\x1b[2J: 20 images to train on" in printed
+    assert "/caf\\xe9\\n\\x1b[2J: 20 training images" in printed
     assert "files skipped: 4, first b\\xfft\\x1b[1m/cut.jpg: " in printed
     assert "\x1b" not in printed
     assert "\x1b" not in (tmp_path / "run" / "train.log").read_text()
