@@ -1,1 +1,1 @@
-"""Checkpoint in, result out: what a backbone is worth."""
+"""Evaluation of backbones: k-NN, probes, geometry, Theorem 1, fine-tuning and detection."""
