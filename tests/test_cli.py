@@ -74,7 +74,7 @@ def test_methods_shows_both_parts_and_the_paper_of_every_row() -> None:
         "log_partition",
         "stop-gradient",
         "EMA teacher",
-        "each view standardised",
+        "standardisation of each view",
         "Zbontar",
         "dcm",
         "lpm",

@@ -42,4 +42,4 @@ def _print_method(method: Method, console: Console) -> None:
     options = "  ".join(f"{key} {value:g}" for key, value in method.options.items())
     say(console, f"options (--options NAME VALUE): {options or 'none'}")
     for key, recipe in recipes(method.name).items():
-        say(console, recipe.described(method.name, key))
+        say(console, *recipe.described(method.name, key).split("\n"))

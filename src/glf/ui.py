@@ -6,10 +6,10 @@ from rich.progress import Progress, ProgressColumn
 from glf.files import printable
 
 
-def say(console: Console, text: str, style: str = "") -> None:
-    """Print text as it is: no markup, no highlighting, no wrapping, control characters escaped."""
-    lines = "\n".join(printable(line) for line in text.split("\n"))
-    console.print(lines, style=style, highlight=False, markup=False, soft_wrap=True)
+def say(console: Console, *lines: str, style: str = "") -> None:
+    """Print lines as they are: no markup, no highlighting, no wrapping; line breaks and control characters escaped."""
+    text = "\n".join(printable(line) for line in lines)
+    console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
 
 
 def progress(*columns: ProgressColumn | str, console: Console | None = None, show: bool = True) -> Progress:

@@ -115,9 +115,9 @@ def test_a_signal_that_comes_before_the_first_step_is_heard(
         os.kill(os.getpid(), signal.SIGTERM)
         return image_loader(*arguments, **settings)
 
-    monkeypatch.setattr("glf.data.batches.image_loader", terminated)
+    monkeypatch.setattr("glf.train.inputs.image_loader", terminated)
     config = PretrainConfig(max_images=320, batch_size=32, epochs=2, val_images=32, device="cpu", out=tmp_path / "run")
-    with pytest.raises(rundir.Stopped, match="stopped by SIGTERM after step 1, which is saved; go on with"):
+    with pytest.raises(rundir.Stopped, match="stopped by SIGTERM after step 1, which is saved; continue with"):
         pretrain(config, console)
     assert load_checkpoint(tmp_path / "run" / LAST)["global_step"] == 1
 

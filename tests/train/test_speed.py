@@ -48,7 +48,7 @@ def test_a_step_takes_no_number_out_of_a_tensor(
             reads.append(self.mode.count)
             super().on_train_batch_end(trainer, *rest)
 
-    monkeypatch.setattr("glf.train.callbacks.Throughput", Watched)
+    monkeypatch.setattr("glf.train.run.Throughput", Watched)
     small_run(method=method, colours=colours, augment="symmetric", epochs=2, log_every=3, lr=1e-3)
     assert len(reads) == 4
     assert reads[1:3] == [0, 0]

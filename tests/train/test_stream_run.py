@@ -101,7 +101,7 @@ def test_rows_of_the_prior_are_those_of_the_images(made: Path, settings: Setting
     held = {row for batch in seen.batches for row in batch.indices.tolist() if row // SHARD_STRIDE == 7}
     assert not held, "the last shard is the probe's"
     shown = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "prior     pixels: 64 numbers beside every image" in shown
+    assert "prior     pixels: 64 features stored with each image" in shown
     assert (
         "140 images to train on, 10 held out for the probe (28 x 28, 1 channels), 7 shards streamed by 2 workers"
         in shown
@@ -168,7 +168,7 @@ def test_a_command_in_a_saved_configuration_is_not_run(settings: Settings, tmp_p
     rundir.save_config(run, with_defaults(PretrainConfig(**{**settings, "data": command, "epoch_images": 64})))
     (run / "checkpoints").mkdir()
     (run / LAST).touch()
-    with pytest.raises(ValueError, match="reads what a command prints: give --data"):
+    with pytest.raises(ValueError, match="reads the output of a command: repeat --data"):
         pretrain(PretrainConfig(out=run, resume=True), console)
     assert not (tmp_path / "owned").exists()
 
@@ -198,21 +198,24 @@ def test_a_shard_that_breaks_ends_the_run_in_one_line(made: Path, settings: Sett
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"data": "bare"}, r"SimCLR.* reads a prior, and .* has no row .* \(glf shard --prior\)"),
-        ({"method": "pcl"}, "keeps something for every image"),
+        ({"data": "bare"}, r"SimCLR.* needs a prior, and .* stores no prior features: .*glf shard --prior"),
+        ({"method": "pcl"}, "stores something for every image"),
         ({"max_images": 50}, "use --epoch-images"),
-        ({"prior": "timm:resnet18"}, "has rows of the prior pixels, 64 wide, so --prior timm:resnet18 has no use"),
-        ({"prior_width": 32}, "so --prior-width 32 has no use"),
-        ({"prior_weights": Path("w.pt")}, r"so --prior-weights w\.pt has no use"),
-        ({"data": "out/shard-{000000..000007}.tar"}, r"not known without a shards\.json: .* \(--epoch-images\)"),
+        (
+            {"prior": "timm:resnet18"},
+            "prior pixels, 64 wide, so --prior timm:resnet18 has no effect",
+        ),
+        ({"prior_width": 32}, "so --prior-width 32 has no effect"),
+        ({"prior_weights": Path("w.pt")}, r"so --prior-weights w\.pt has no effect"),
+        ({"data": "out/shard-{000000..000007}.tar"}, r"is unknown without a shards\.json: set --epoch-images"),
         ({"batch_size": 256}, "a batch of 256 is larger than an epoch of 140"),
         ({"devices": 8}, "7 shards are too few for 8 processes"),
         ({"shuffle": 0}, "shuffle must be at least 1, got 0"),
         ({"epoch_images": 0}, "epoch_images must be at least 1, got 0"),
-        ({"method": "supcon", "labels": "none"}, "learns from labels"),
+        ({"method": "supcon", "labels": "none"}, "needs labels"),
         (
             {"data": "few.npz", "epoch_images": 64},
-            r"--epoch-images is for shards, and .*few\.npz has none: use --max-images",
+            r"--epoch-images only applies to shards, not to .*few\.npz: use --max-images",
         ),
     ],
 )

@@ -83,7 +83,7 @@ def conduct(
         run_all(study, missing, out, jobs, finished, with_references)
     content = write(study, out, failed, known)
     store(content)
-    say(console, markdown(content))
+    say(console, *markdown(content).split("\n"))
     return content
 
 

@@ -70,7 +70,7 @@ def export(config: ExportConfig, console: Console | None = None) -> Exported:
         "",
         *(f"    {line}".rstrip() for line in code.split("\n")),
     ]
-    say(console, "\n".join(lines))
+    say(console, *lines)
     return done
 
 

@@ -67,7 +67,7 @@ def doctor(config: DoctorConfig, console: Console | None = None) -> list[Finding
     findings, basis = diagnose(config.run)
     if console is not None:
         for finding in findings:
-            say(console, f"{finding.name} since step {finding.since}", "bold red")
+            say(console, f"{finding.name} since step {finding.since}", style="bold red")
             for word, text in (("seen", finding.evidence), ("why", finding.why), ("try", finding.advice)):
                 say(console, f"  {word:6}{text}")
         say(console, f"{'unhealthy' if findings else 'healthy'} ({basis})")

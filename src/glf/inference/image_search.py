@@ -51,11 +51,11 @@ def search(config: SearchConfig, console: Console | None = None) -> list[Hit]:
     ]
     for hit in hits:
         if hit.rank == 1:
-            say(console, f"\n{printable(hit.query)}")
-        say(console, f"{hit.rank:4}  {hit.similarity:.4f}  {printable(hit.path)}")
+            say(console, "", hit.query)
+        say(console, f"{hit.rank:4}  {hit.similarity:.4f}  {hit.path}")
     if config.out is not None:
         write_csv(config.out, Hit._fields, hits)
-        say(console, f"\nwritten   {config.out}")
+        say(console, "", f"written   {config.out}")
     return hits
 
 

@@ -6,7 +6,6 @@ import torch
 from rich.console import Console
 
 from glf.config.inference import OutliersConfig
-from glf.files import printable
 from glf.inference.common import compute_features, open_encoder, write_csv
 from glf.measure.duplicates import near_duplicates
 from glf.measure.outlier_score import neighbour_entropy
@@ -45,24 +44,26 @@ def outliers(config: OutliersConfig, console: Console | None = None) -> list[Sco
     ]
     _print(console, images, config)
     write_csv(config.out, ScoredImage._fields, images)
-    say(console, f"\nwritten   {config.out}: all images")
+    say(console, "", f"written   {config.out}: all images")
     return images
 
 
 def _print(console: Console, images: list[ScoredImage], config: OutliersConfig) -> None:
     mean = sum(image.entropy for image in images) / len(images)
-    say(console, f"\nlikely outliers, by the entropy of their neighbour distribution in nats (mean {mean:.3f})")
+    say(console, "", f"likely outliers, by the entropy of their neighbour distribution in nats (mean {mean:.3f})")
     for image in images:
         if image.outlier:
-            say(console, f"  {image.entropy:.3f}  {printable(image.path)}")
+            say(console, f"  {image.entropy:.3f}  {image.path}")
     groups: dict[int, list[ScoredImage]] = {}
     for image in images:
         if image.group is not None:
             groups.setdefault(image.group, []).append(image)
-    say(console, f"\nnear-duplicates: {len(groups):,} groups of images with a cosine of {config.similarity:g} or more")
+    say(
+        console, "", f"near-duplicates: {len(groups):,} groups of images with a cosine of {config.similarity:g} or more"
+    )
     for group in sorted(groups)[: config.count]:
         say(console, f"  group {group}")
         for image in sorted(groups[group], key=lambda image: image.path):
-            say(console, f"    {image.similarity:.4f}  {printable(image.path)}")
+            say(console, f"    {image.similarity:.4f}  {image.path}")
     if len(groups) > config.count:
         say(console, f"  and {len(groups) - config.count:,} more")

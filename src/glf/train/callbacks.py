@@ -39,7 +39,7 @@ class RunLog:
     def __call__(self, text: str, style: str = "") -> None:
         if launched_rank():
             return
-        say(self.console, text, style)
+        say(self.console, text, style=style)
         if self.path is None:
             self.earlier.append(text)
         else:
