@@ -19,7 +19,7 @@ from sklearn.manifold import TSNE
 from glf.data import sources
 from glf.nn.features import encode
 from glf.nn.weights import load_backbone
-from glf.rundir import saved_config
+from glf.rundir import read_config
 
 RUNS = Path("runs") / "headline"
 VARIANTS = ("none", "adc")
@@ -28,7 +28,7 @@ IMAGES = 1_500
 
 def projection(run: Path) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     """Two coordinates and the class of a sample of the test images."""
-    images = sources.load_images(saved_config(run).data, "test")
+    images = sources.load_images(read_config(run).data, "test")
     sample = np.sort(np.random.default_rng(0).permutation(len(images))[:IMAGES])
     backbone = load_backbone(run)
     features = np.concatenate(list(encode(backbone, images, indices=sample, size=backbone.image_size)))

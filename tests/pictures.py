@@ -15,7 +15,9 @@ from glf.types import Batch
 
 COUNT = 4000
 # No change of colours, and the whole image as crop; tests switch on what they examine.
-PLAIN = ViewPolicy(crop=(1, 1), ratio=(1, 1), flip=0, jitter=0, brightness=0, contrast=0, saturation=0, hue=0, grey=0)
+PLAIN = ViewPolicy(
+    crop_area=(1, 1), ratio=(1, 1), flip=0, jitter=0, brightness=0, contrast=0, saturation=0, hue=0, grey=0
+)
 
 
 @cache

@@ -11,7 +11,7 @@ from glf.comparison.runs import evaluated_result, run_key
 from glf.config.base import from_dict
 from glf.config.evaluation import EvaluateConfig
 from glf.result import load_json, read_result
-from glf.rundir import saved_config
+from glf.rundir import read_config
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 
@@ -78,7 +78,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_migrated_run_is_read_with_its_values(folder: Path) -> None:
     run = folder / "run"
-    config = saved_config(run)
+    config = read_config(run)
     assert (config.augment, config.max_images, config.auto, config.stop_on_problem) == ("gentle", 100, False, False)
     assert (config.ema_momentum, config.options, config.adc.nu) == ((0.9, 1.0), {"momentum": 0.5}, 0.5)
     content = read_result(run)
@@ -112,7 +112,7 @@ def test_a_migrated_comparison_has_the_keys_of_its_runs(folder: Path) -> None:
     )
     (run,) = content["runs"]
     evaluation = from_dict(EvaluateConfig, read_result(folder / "run")["evaluation"]["config"])
-    assert (run["path"], run["key"]) == ("run", run_key(saved_config(folder / "run"), evaluation))
+    assert (run["path"], run["key"]) == ("run", run_key(read_config(folder / "run"), evaluation))
     assert run["reference"] != "old"
 
 

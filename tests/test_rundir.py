@@ -117,11 +117,11 @@ def test_overwriting_deletes_everything_and_the_configuration_last(
         patch.setattr(shutil, "rmtree", interrupt)
         with pytest.raises(KeyboardInterrupt):
             begun(run, overwrite=True)
-    assert rundir.saved_config(run).method == PretrainConfig.method, "still a run: it can be overwritten"
+    assert rundir.read_config(run).method == PretrainConfig.method, "still a run: it can be overwritten"
     config = rundir.resolve_directory(PretrainConfig(out=run, overwrite=True, method="byol"))
     with rundir.create(with_defaults(config)):
         assert {path.name for path in run.iterdir()} == {"config.json", ".run.lock"}
-    assert rundir.saved_config(run).method == "byol"
+    assert rundir.read_config(run).method == "byol"
     assert [path.name for path in run.iterdir()] == ["config.json"]
     assert tmp_path.is_dir()
 

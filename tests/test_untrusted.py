@@ -88,7 +88,7 @@ def test_weights(kind: str, name: str, harmful: Harmful, small_run: Run, tmp_pat
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_checkpoint_to_go_on_from(kind: str, harmful: Harmful, console: Console, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    rundir.save_config(run, with_defaults(PretrainConfig(out=run)))
+    rundir.write_config(run, with_defaults(PretrainConfig(out=run)))
     (run / LAST).parent.mkdir()
     KINDS[kind]({"glf_schema": 2, "state_dict": {}, "callbacks": harmful}, run / LAST)
     with pytest.raises(ValueError, match="cannot be read as a checkpoint"):
@@ -125,7 +125,7 @@ def test_priors(harmful: Harmful, small_run: Run, tmp_path: Path) -> None:
 
 def test_what_is_judged(harmful: Harmful, console: Console, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    rundir.save_config(run, with_defaults(PretrainConfig(out=run)))
+    rundir.write_config(run, with_defaults(PretrainConfig(out=run)))
     torch.save({"conv1.weight": harmful}, run / BACKBONE)
     for spec in (run, run / BACKBONE):
         with pytest.raises(ValueError, match="is not a safetensors file"):

@@ -38,7 +38,7 @@ def lightly(view: ViewPolicy, size: int) -> Callable[..., object]:
         cj_contrast=view.contrast,
         cj_sat=view.saturation,
         cj_hue=view.hue,
-        min_scale=view.crop[0],
+        min_scale=view.crop_area[0],
         random_gray_scale=view.grey,
         gaussian_blur=view.blur,
         normalize=None,  # done by the backbone
@@ -50,7 +50,7 @@ def torchvision(view: ViewPolicy, size: int) -> Callable[[Tensor], Tensor]:
     from torchvision.transforms import v2
 
     steps = [
-        v2.RandomResizedCrop(size, scale=view.crop, antialias=True),
+        v2.RandomResizedCrop(size, scale=view.crop_area, antialias=True),
         v2.RandomHorizontalFlip(view.flip),
         v2.RandomApply([v2.ColorJitter(view.brightness, view.contrast, view.saturation, view.hue)], view.jitter),
         v2.RandomGrayscale(view.grey),
@@ -67,7 +67,7 @@ def kornia(view: ViewPolicy, size: int) -> Callable[[Tensor], Tensor]:
 
     jitter = K.ColorJitter(view.brightness, view.contrast, view.saturation, view.hue, p=view.jitter)
     blur = [K.RandomGaussianBlur((_kernel(size),) * 2, (0.1, 2.0), p=view.blur)] if view.blur else []
-    crop = K.RandomResizedCrop((size, size), scale=view.crop)
+    crop = K.RandomResizedCrop((size, size), scale=view.crop_area)
     return torch.nn.Sequential(crop, K.RandomHorizontalFlip(p=view.flip), jitter, K.RandomGrayscale(p=view.grey), *blur)
 
 

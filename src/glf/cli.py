@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more to flush at exit
         sys.exit(128 + getattr(signal, "SIGPIPE", 13))
     except (ValueError, LookupError, OSError) as error:
-        if os.environ.get("GLF_DEBUG"):
+        if os.environ.get("GLF_DEBUG") or isinstance(error, KeyError | IndexError):  # the latter are our mistakes
             raise
         _fail(str(error), 2)
     if code:

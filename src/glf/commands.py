@@ -1,6 +1,6 @@
 """Every command of glf, described once: the parser, the help, the Python functions and the docs follow from this table.
 
-A command is a config, a function ``run(config, console)`` and examples. ``glf NAME --option value`` parses the config
+A command is a config, a function ``NAME(config, console)`` and examples. ``glf NAME --option value`` parses the config
 from the command line; ``glf.NAME(option=value)`` builds the same config from keyword arguments.
 """
 
@@ -76,8 +76,10 @@ def command(
 
     def call(*args: P.args, **options: P.kwargs) -> R:
         if len(args) > len(required):
-            option = next(option for option in signature.parameters if option not in required)
+            option = next((option for option in signature.parameters if option not in required), "option")
             raise TypeError(f"options are given by name, like {option}={args[len(required)]!r}")
+        if twice := options.keys() & set(required[: len(args)]):
+            raise TypeError(f"{name}() got {min(twice)!r} twice: by position and by name")
         result: R = entry.run(configured(config, {**dict(zip(required, args, strict=False)), **options}))
         return result
 

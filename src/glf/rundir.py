@@ -18,7 +18,7 @@ from glf.result import write_file
 from glf.runfiles import CHECKPOINTS, CONFIG, LAST, LOCK, SKIPPED
 
 SCHEMA = 2
-# Options that may change on --resume, because they do not change what is learnt.
+# Options that may change on --resume: they say how a run is carried out, not what it learns.
 RESUMABLE_FIELDS = {
     "out", "resume", "overwrite", "dry_run", "device", "workers", "store", "root", "download", "keep", "save_every",
     "compile", "stop_on_problem", "save_minutes", "devices", "nodes", "strategy", "auto",
@@ -41,13 +41,13 @@ def resolve_directory(config: PretrainConfig) -> PretrainConfig:
     config = replace(config, out=out)
     if config.resume and config.overwrite:
         raise ValueError("--resume continues a run and --overwrite deletes it: choose one")
-    if config.dry_run:
-        return config
-    if launched_rank() == 0 and lock_path(out / LOCK).exists():
+    if launched_rank() == 0 and not config.dry_run and lock_path(out / LOCK).exists():
         with _lock(out):  # fails at once if another run holds it
             pass
     if config.resume:
         return _resumed(config, out)
+    if config.dry_run:
+        return config
     if launched_rank():  # the first process creates the directory; the others find it
         return config
     if _exists(out) and not config.overwrite:
@@ -73,7 +73,7 @@ def create(config: ResolvedPretrainConfig) -> Iterator[Path | None]:
             if _exists(out) and not config.overwrite:
                 raise ValueError(f"{out} was created by another run in the meantime: choose another --out")
             _clear(out)
-            save_config(out, config)
+            write_config(out, config)
         yield out
 
 
@@ -105,12 +105,12 @@ def _clear(out: Path) -> None:
             item.unlink()
 
 
-def save_config(out: Path, config: ResolvedPretrainConfig) -> None:
+def write_config(out: Path, config: ResolvedPretrainConfig) -> None:
     """Write config.json."""
     write_file(out / CONFIG, json.dumps({"schema": SCHEMA, **to_dict(config)}, indent=1) + "\n")
 
 
-def saved_config(out: Path) -> ResolvedPretrainConfig:
+def read_config(out: Path) -> ResolvedPretrainConfig:
     """Read config.json."""
     path = out / CONFIG
     if not path.is_file():
@@ -132,8 +132,8 @@ def saved_config(out: Path) -> ResolvedPretrainConfig:
 
 
 def _resumed(config: PretrainConfig, out: Path) -> ResolvedPretrainConfig:
-    """Return the saved config; an option given again must be unchanged or be one of ``RESUMABLE_FIELDS``."""
-    saved = saved_config(out)
+    """Return the saved config; an option other than its default must be unchanged or in ``RESUMABLE_FIELDS``."""
+    saved = read_config(out)
     default = PretrainConfig()
     for field in fields(PretrainConfig):
         given, kept = getattr(config, field.name), getattr(saved, field.name)

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from glf.config.training import PretrainConfig, with_defaults
 from glf.data.sources import load_images
 from glf.recipes import apply_recipe
-from glf.rundir import saved_config
+from glf.rundir import read_config
 from glf.train.auto_config import (
     DataFacts,
     activation_bytes,
@@ -144,7 +144,7 @@ def test_a_folder_and_nothing_else_and_the_same_run_again(tmp_path: Path, monkey
     pretrain(PretrainConfig(data="photos", device="cpu"), shown)
     run = tmp_path / "runs" / "simclr-lpm-photos-0"
     printed, log = shown.file.getvalue(), (run / "train.log").read_text()  # type: ignore[attr-defined]
-    saved = saved_config(run)
+    saved = read_config(run)
     assert (saved.image_size, saved.backbone, saved.batch_size, saved.prior, saved.epochs) == (
         28, "small_resnet", 32, "pixels", 2,
     )  # fmt: skip

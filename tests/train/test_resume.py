@@ -123,6 +123,6 @@ def test_a_signal_that_comes_before_the_first_step_is_heard(
 
 
 def test_a_run_without_a_checkpoint_says_so(tmp_path: Path) -> None:
-    rundir.save_config(tmp_path, with_defaults(PretrainConfig(out=tmp_path)))
+    rundir.write_config(tmp_path, with_defaults(PretrainConfig(out=tmp_path)))
     with pytest.raises(ValueError, match=r"no checkpoint yet .* --overwrite"):
         rundir.resolve_directory(PretrainConfig(out=tmp_path, resume=True))

@@ -288,12 +288,12 @@ def test_a_run_can_be_the_prior_of_another(small_run: Run, tmp_path: Path) -> No
 
 def test_config_is_saved_and_read_back(small_run: Run) -> None:
     run = small_run(method="vicreg+dcm", projector=(64, 32))
-    saved = rundir.saved_config(run)
+    saved = rundir.read_config(run)
     assert (saved.method, saved.projector) == ("vicreg+dcm", (64, 32))
     (run / "config.json").write_text(json.dumps({"schema": rundir.SCHEMA, "epoch": 3}))
     with pytest.raises(ValueError, match=r"config.json: unknown configuration key 'epoch' - did you mean 'epochs'"):
-        rundir.saved_config(run)
+        rundir.read_config(run)
     (run / "config.json").write_text(json.dumps({"views": "gentle"}))
     with pytest.raises(ValueError, match=r"another version of glf \(schema 1.*`python scripts/migrate.py .*run`"):
-        rundir.saved_config(run)
+        rundir.read_config(run)
     assert replace(saved, resume=True).resume

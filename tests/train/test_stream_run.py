@@ -118,7 +118,7 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_weights(
     with pytest.raises(RuntimeError, match="the power is gone"):
         pretrain(PretrainConfig(**{**settings, "out": stopped, "save_minutes": 0.0}), console, [Seen(until=6)])
     assert load_checkpoint(stopped / LAST)["global_step"] == 6, "in the middle of the second epoch"
-    saved = rundir.saved_config(stopped)
+    saved = rundir.read_config(stopped)
     assert (saved.workers, saved.prior, saved.prior_width) == (2, "pixels", 64)
     pretrain(PretrainConfig(out=stopped, resume=True), console)
     a, b = weights(whole), weights(stopped)
@@ -158,14 +158,14 @@ def test_one_shard_alone_is_all_trained_on(made: Path, settings: Settings, conso
     assert (result["data"]["train"], result["data"]["val"]) == (64, 0)
     assert "val/knn" not in result["training"], "nothing was held out"
     assert result["training"]["val/rank"] > 0
-    assert rundir.saved_config(settings["out"]).workers == 1, "a worker without a shard has nothing to do"
+    assert rundir.read_config(settings["out"]).workers == 1, "a worker without a shard has nothing to do"
 
 
 def test_a_command_in_a_saved_configuration_is_not_run(settings: Settings, tmp_path: Path, console: Console) -> None:
     run = tmp_path / "theirs"
     run.mkdir()
     command = f"pipe:touch {tmp_path / 'owned'}"
-    rundir.save_config(run, with_defaults(PretrainConfig(**{**settings, "data": command, "epoch_images": 64})))
+    rundir.write_config(run, with_defaults(PretrainConfig(**{**settings, "data": command, "epoch_images": 64})))
     (run / "checkpoints").mkdir()
     (run / LAST).touch()
     with pytest.raises(ValueError, match="reads the output of a command: repeat --data"):
@@ -178,7 +178,7 @@ def test_rows_that_nobody_describes_are_a_prior_without_a_name(
 ) -> None:
     changed = {"data": f"{made}/out/shard-{{000000..000007}}.tar", "epoch_images": 64, "epochs": 1}
     pretrain(PretrainConfig(**{**settings, **changed}), console)
-    saved = rundir.saved_config(settings["out"])
+    saved = rundir.read_config(settings["out"])
     assert (saved.prior, saved.prior_width) == ("unnamed", 64)
 
 
@@ -199,7 +199,7 @@ def test_a_shard_that_breaks_ends_the_run_in_one_line(made: Path, settings: Sett
     ("changed", "message"),
     [
         ({"data": "bare"}, r"SimCLR.* needs a prior, and .* stores no prior features: .*glf shard --prior"),
-        ({"method": "pcl"}, "stores something for every image"),
+        ({"method": "pcl"}, "keeps a state for every image"),
         ({"max_images": 50}, "use --epoch-images"),
         (
             {"prior": "timm:resnet18"},

@@ -11,7 +11,7 @@ from glf.config.base import from_dict
 from glf.config.evaluation import EvaluateConfig
 from glf.config.training import ResolvedPretrainConfig
 from glf.result import read_result
-from glf.rundir import RESUMABLE_FIELDS, saved_config
+from glf.rundir import RESUMABLE_FIELDS, read_config
 from glf.runfiles import CONFIG, RESULT
 
 # Fields that do not change what is learnt, or how it is measured.
@@ -34,7 +34,7 @@ def check_run(run: Path, config: ResolvedPretrainConfig) -> None:
     """Raise a ValueError if the directory holds a run that was trained with another config."""
     if not (run / CONFIG).exists():
         return
-    saved = saved_config(run)
+    saved = read_config(run)
     for name in _differing(saved, config, _NOT_IN_TRAINING_KEY):
         raise ValueError(
             f"{run} was trained with {name} {getattr(saved, name)!r}, but the study says {getattr(config, name)!r}:"

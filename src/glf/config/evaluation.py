@@ -1,15 +1,15 @@
 """Settings of evaluation and comparison, and of the commands that read finished runs.
 
-The constants of the k-NN classifiers are defined here and nowhere else.
+The k of both k-NN classifiers and the temperature of the weighted one are defined here.
 """
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import tyro
 
-from glf.config.base import above, at_least
+from glf.config.base import above, at_least, nearest
 
 PAPER_KNN_K = 5  # k of the paper's k-NN: Euclidean distance, majority vote
 KNN_K = 20  # k of the weighted k-NN, also of the online probe during training
@@ -136,6 +136,10 @@ class EvaluateConfig:
     def __post_init__(self) -> None:
         at_least(self, image_size=1, max_images=1, knn_k=1, probe_epochs=1, batch_size=1)
         above(self, knn_temperature=0, probe_lrs=0, logistic_c=0)
+        for name in self.suite:
+            if name not in get_args(Suite):
+                known = get_args(Suite)
+                raise ValueError(f"unknown evaluation {name!r}{nearest(name, known)} (--suite: {', '.join(known)})")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from glf.nn.backbone import Backbone
 from glf.nn.features import extract
 from glf.nn.pretrained import is_library_model, pretrained
 from glf.nn.weights import build_backbone, load_backbone
-from glf.rundir import saved_config
+from glf.rundir import read_config
 from glf.runfiles import FEATURES
 
 CONFIDENCE = 0.95
@@ -73,7 +73,7 @@ def _load_backbone(spec: str, config: EvaluateConfig) -> tuple[Backbone, Resolve
             )
         backbone = load_backbone(Path(spec))
         if Path(spec).is_dir():
-            return backbone, saved_config(Path(spec))
+            return backbone, read_config(Path(spec))
     if config.data is None:
         raise ValueError(f"{spec} has no data of its own: name the images to evaluate on with --data")
     return backbone, ResolvedPretrainConfig(

@@ -12,7 +12,7 @@ from glf.exporting.preprocess import Preprocess
 from glf.methods import parse
 from glf.nn.backbone import Backbone
 from glf.result import read_result
-from glf.rundir import saved_config
+from glf.rundir import read_config
 from glf.runfiles import CONFIG, RESULT
 
 LICENCE = "<!-- fill in: your licence, and that of the images -->"
@@ -29,7 +29,7 @@ def model_card(
 ) -> str:
     """Markdown with the front matter of Hugging Face's hub; ``name`` is the exported file's."""
     content = read_result(run) if (run / RESULT).is_file() else {}
-    trained = saved_config(run) if (run / CONFIG).is_file() else None
+    trained = read_config(run) if (run / CONFIG).is_file() else None
     parameters = sum(p.numel() for p in backbone.parameters())
     parts = [
         f"---\nlibrary_name: {exporter.library}\npipeline_tag: image-feature-extraction\n"

@@ -23,7 +23,7 @@ from glf.files import explain_full_disk
 from glf.nn.backbone import Backbone
 from glf.nn.pretrained import is_library_model
 from glf.nn.weights import load_backbone
-from glf.rundir import saved_config
+from glf.rundir import read_config
 from glf.runfiles import CONFIG
 from glf.ui import say
 
@@ -108,5 +108,5 @@ def _destination(config: ExportConfig, exporter: Exporter) -> tuple[Path, str, s
 
 def _has_margin(run: Path, backbone: Backbone) -> bool:
     """Whether the training images were stored with a margin: all but small images that kept their own size."""
-    image_size = saved_config(run).image_size if (run / CONFIG).is_file() else backbone.image_size
+    image_size = read_config(run).image_size if (run / CONFIG).is_file() else backbone.image_size
     return image_size is not None or backbone.image_size > SMALL

@@ -12,9 +12,9 @@ from glf.reporting.statistics import PairedDifference, paired_difference
 COMPARED_METRICS = {"linear": "linear probe", "linear_top5": "linear probe, top-5", "knn5": "k-NN (k = 5)"}
 PAPER_COLUMNS = 4  # base, + DCM, + LPM, + ADC
 EXPLANATION = (
-    "Mean ± standard deviation over seeds (number of seeds in brackets). Differences are paired by seed (same initial"
-    " weights, batches and augmentations) with 95 % t-intervals; n.s.: the interval contains 0 or there are fewer than"
-    " three pairs."
+    "Mean ± standard deviation over seeds (number of seeds in parentheses). Differences are paired by seed (same"
+    " initial weights, batches and augmentations) with 95 % t-intervals; n.s.: the interval contains 0 or there are"
+    " fewer than three pairs."
 )
 SeedValues = dict[int, float]  # seed -> accuracy in per cent
 

@@ -119,14 +119,14 @@ def holds_out(shards: ShardStream, config: ResolvedPretrainConfig) -> bool:
 def _resolve_shards(
     config: ResolvedPretrainConfig, method: Method, needs: frozenset[str]
 ) -> tuple[ResolvedPretrainConfig, ShardStream]:
-    """Open the shards and take from them what they decide: the prior, and the number of workers.
+    """Open the shards, and set the prior and the number of workers from them.
 
     The number of workers determines the order of the samples, so it is part of the saved config.
     """
     if config.max_images is not None:
-        raise ValueError("--max-images needs a data set of known images, which shards are not: use --epoch-images")
+        raise ValueError("--max-images does not work with shards: use --epoch-images")
     if "indices" in needs:
-        raise ValueError(f"{method.title} stores something for every image, which shards do not allow: use a folder")
+        raise ValueError(f"{method.title} keeps a state for every image, which is impossible with shards: use a folder")
     shards = open_stream(config.data, size=config.image_size, labels=config.labels)
     if "target" in needs and not shards.classes:
         raise ValueError(

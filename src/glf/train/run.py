@@ -37,9 +37,10 @@ PROBE_BANK = 5_000  # images of the online probe's k-NN bank; evaluation uses th
 def pretrain(
     config: PretrainConfig, console: Console | None = None, callbacks: Sequence[L.Callback] = ()
 ) -> dict[str, Any]:
-    """Train a backbone and return the content of result.json. See PretrainConfig for the options.
+    """Train a backbone and return the content of result.json, or {} for a dry run and on other ranks.
 
-    ``callbacks`` are Lightning callbacks, called after our own. A run that the doctor stops raises UnhealthyRunError.
+    ``callbacks`` are Lightning callbacks; they come after those that save. A run that the doctor stops raises
+    UnhealthyRunError.
     """
     log = RunLog(console or Console())
     run = resolve(config)
@@ -61,7 +62,7 @@ def pretrain(
 
 
 def build(run: Resolved, inputs: Inputs, log: RunLog) -> Pretraining:
-    """Build the network under its objective, and compute the prior's features."""
+    """Compute the prior's features and build the Lightning module."""
     config, objective = run.config, run.objective
     image_size = config.image_size or crop_size(inputs.images)
     backbone = build_backbone(inputs.images, image_size, config, inputs.statistics)
@@ -120,11 +121,10 @@ def fit(
         own = [*before, metrics, monitor, probe, progress_bar, checkpoints]
     trainer = make_trainer(config, [*own, *callbacks, throughput], steps=2 if out is None else -1)
     try:
-        train_from = out / LAST if out and config.resume else None
-        train_module(trainer, module, train_from)
+        train_module(trainer, module, resume=out / LAST if out and config.resume else None)
     except StopRun as stop:
-        again = f"glf pretrain --resume --out {shlex.quote(str(out))}"
-        raise rundir.Stopped(f"{stop}; continue with: {again}", stop.signal) from None
+        command = f"glf pretrain --resume --out {shlex.quote(str(out))}"
+        raise rundir.Stopped(f"{stop}; continue with: {command}", stop.signal) from None
     except RuntimeError as error:
         if not is_lost_peer(error):
             raise

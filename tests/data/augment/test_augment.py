@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision.transforms.v2 import functional as V
 
 from glf.data.augment import augment as A
-from glf.data.augment import crop
+from glf.data.augment import resampling
 from glf.data.augment.policies import POLICIES, ViewPolicy
 from pictures import COUNT, PLAIN, batch, close, in_pixels, photos, raw, seeded, unclamped
 
@@ -48,7 +48,7 @@ def test_a_view_equals_torchvisions_with_the_same_parameters(name, channels, siz
     """exact: torchvision's functions one after the other. fused: the same without clamping in between."""
     images, view = raw(channels, 28, 24), replace(POLICIES[name][-1], grey=0.4, blur=0.6, solarise=0.4, side=1)
     drawn = A.draw_view(view, 28, 24, 6, seeded())
-    ours = getattr(A, form)(crop.cropper_type(images, size)(images), drawn, size)
+    ours = getattr(A, form)(resampling.cropper_type(images, size)(images), drawn, size)
     boxes, flipped = in_pixels(drawn.boxes, 28, 24), drawn.boxes[:, 0] > drawn.boxes[:, 2]
     for i, image in enumerate(images):
         x = cropped(image, boxes[i], bool(flipped[i]), size)
@@ -119,7 +119,7 @@ def test_autocast_does_not_apply_to_augmentation():
 
 
 def test_the_returned_boxes_are_those_of_the_crops():
-    given, view = batch(raw(3, 28, 22)), replace(PLAIN, crop=(0.2, 1.0), ratio=(3 / 4, 4 / 3), flip=0.5)
+    given, view = batch(raw(3, 28, 22)), replace(PLAIN, crop_area=(0.2, 1.0), ratio=(3 / 4, 4 / 3), flip=0.5)
     views = A.augment(given, (view, view), 20, seeded())
     assert 0 < (views.boxes[..., 0] > views.boxes[..., 2]).sum() < 12, "some are flipped, some are not"
     for x, boxes in zip(views.x, views.boxes, strict=True):
@@ -155,7 +155,7 @@ def test_each_image_has_its_own_parameters(on, form):
 def test_probability_zero_does_nothing(form):
     given, x = batch(raw(3)), photos()
     full = ViewPolicy(
-        crop=(1, 1), ratio=(1, 1), flip=0, jitter=0, brightness=0.8, contrast=0.8, saturation=0.8, hue=0.2, grey=0
+        crop_area=(1, 1), ratio=(1, 1), flip=0, jitter=0, brightness=0.8, contrast=0.8, saturation=0.8, hue=0.2, grey=0
     )
     rarely = replace(full, blur=1e-9, solarise=1e-9, grey=1e-9)  # no image of the batch is chosen
     for view in (full, rarely, replace(PLAIN, jitter=1)):
@@ -234,7 +234,7 @@ class Blocking(TorchDispatchMode):
 @of_both_forms
 @pytest.mark.parametrize("view", [POLICIES["symmetric"][0], POLICIES["asymmetric"][1]], ids=["blur", "solarise"])
 def test_no_copy_to_the_device_blocks(view, form):
-    drawn, cropper = A.draw_view(view, 28, 28, 6, seeded()), crop.MatrixCropper(raw(3).to("meta"))
+    drawn, cropper = A.draw_view(view, 28, 28, 6, seeded()), resampling.MatrixCropper(raw(3).to("meta"))
     with Blocking() as seen:
         torch.zeros(2).to("meta")
         getattr(A, form)(cropper, drawn, 20)
@@ -246,7 +246,7 @@ def test_no_copy_to_the_device_blocks(view, form):
 def test_nothing_is_copied_back_from_the_device(view, form):
     """Tensors of the meta device have no values, so reading one, which would make a GPU wait, fails."""
     drawn = A.draw_view(view, 28, 28, 6, seeded())
-    x = getattr(A, form)(crop.MatrixCropper(raw(3).to("meta")), drawn, 20)
+    x = getattr(A, form)(resampling.MatrixCropper(raw(3).to("meta")), drawn, 20)
     assert x.device.type == "meta"
     assert x.shape == (6, 3, 20, 20)
     with pytest.raises(RuntimeError, match="meta"):

@@ -15,13 +15,13 @@ STRONG = {"brightness": 0.8, "contrast": 0.8, "saturation": 0.8, "hue": 0.2}
     ("name", "first", "second"),
     [
         # Ermolov et al. 2021, on image transformations
-        ("wmse", GENTLE | {"crop": (0.2, 1.0), "grey": 0.1, "blur": 0.0, "solarise": 0.0}, {}),
+        ("wmse", GENTLE | {"crop_area": (0.2, 1.0), "grey": 0.1, "blur": 0.0, "solarise": 0.0}, {}),
         # solo-learn, scripts/pretrain/cifar/augmentations/symmetric.yaml
-        ("symmetric", STRONG | {"crop": (0.08, 1.0), "grey": 0.2, "blur": 0.5, "solarise": 0.0}, {}),
+        ("symmetric", STRONG | {"crop_area": (0.08, 1.0), "grey": 0.2, "blur": 0.5, "solarise": 0.0}, {}),
         # solo-learn, scripts/pretrain/cifar/augmentations/asymmetric.yaml
         (
             "asymmetric",
-            GENTLE | {"saturation": 0.2, "crop": (0.08, 1.0), "grey": 0.2, "blur": 0.0, "solarise": 0.0},
+            GENTLE | {"saturation": 0.2, "crop_area": (0.08, 1.0), "grey": 0.2, "blur": 0.0, "solarise": 0.0},
             {"solarise": 0.2},
         ),
     ],
@@ -33,7 +33,9 @@ def test_policies_have_their_publications_numbers(name, first, second):
 def test_multicrop_equals_swavs():
     """Caron et al. 2020: two large crops of 14 to 100 % of the area, six small ones of 5 to 14 %, strong colours."""
     views = policy("multicrop")
-    assert [(view.crop, round(32 * view.side)) for view in views] == [((0.14, 1.0), 32)] * 2 + [((0.05, 0.14), 18)] * 6
+    assert [(view.crop_area, round(32 * view.side)) for view in views] == [((0.14, 1.0), 32)] * 2 + [
+        ((0.05, 0.14), 18)
+    ] * 6
     assert all(STRONG.items() <= asdict(view).items() for view in views)
 
 
@@ -42,7 +44,7 @@ def test_every_view_has_valid_ranges(name):
     views = policy(name)
     assert len(views) == {"multicrop": 8, "multicrop224": 8, "wmse4": 4}.get(name, 2)
     for view in views:
-        assert 0 < view.crop[0] <= view.crop[1] <= 1
+        assert 0 < view.crop_area[0] <= view.crop_area[1] <= 1
         assert 0 < view.ratio[0] <= view.ratio[1]
         assert 0 < view.side <= 1
         assert all(0 <= p <= 1 for p in (view.flip, view.jitter, view.grey, view.blur, view.solarise))

@@ -168,16 +168,19 @@ def test_mistakes_are_found_before_training(folder: Path, tmp_path: Path, consol
 
 @pytest.mark.slow
 def test_clothes_are_detected_on_photographs(small_run: Callable[..., Path], tmp_path: Path, console: Console) -> None:
-    """From a backbone pretrained on clothes only; the items and backgrounds of the test are new to it."""
+    """From a backbone pretrained on clothes only; the items and backgrounds of the test are new to it.
+
+    Two epochs reach AP50 0.93 and 0.96 with two seeds. After one, it is 0.49 to 0.83, depending on seed and processor.
+    """
     run = small_run(method="simclr", augment="gentle", max_images=4000, batch_size=256, epochs=3, val_images=None)
     folder = tmp_path / "scenes"
     for part, count, name in (("train", 2000, "train2017"), ("test", 60, "val2017")):
         write_coco(folder, scenes(count, part, grey=True), images=name, json_name=f"instances_{name}.json")
     settings = options(
-        folder, detect_task="masks", detect_size=160, detect_regions=32, detect_pool=6, detect_batch=2, detect_epochs=1,
+        folder, detect_task="masks", detect_size=160, detect_regions=32, detect_pool=6, detect_batch=2, detect_epochs=2,
         detect_lr=(0.24,),
     )  # fmt: skip
     rows = detect(load_backbone(run), settings, tmp_path / "out", console)["rows"]
-    assert rows["boxes"]["AP50"] > 0.5
-    assert rows["masks"]["AP50"] > 0.5
-    assert min(rows["boxes"]["classes"].values()) > 0.1  # every class is detected
+    assert rows["boxes"]["AP50"] > 0.7
+    assert rows["masks"]["AP50"] > 0.7
+    assert min(rows["boxes"]["classes"].values()) > 0.3  # every class is detected

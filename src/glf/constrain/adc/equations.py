@@ -10,7 +10,8 @@ DCM moves ``dat`` towards ``cal``, LPM moves ``dat`` towards ``pre``. How one va
 
 1. z on the unit sphere, scaled (``NeighbourDistributions._points`` in neighbours.py),
 2. squared distances D (``squared_distances`` in kernels.py),
-3. the Student-t kernel of D (``log_student`` in kernels.py; a change of kernel needs ``blockwise.StudentKernel`` too),
+3. the Student-t kernel of D (``log_student`` in kernels.py; a change needs ``StudentKernel`` and ``_gradient`` in
+   blockwise.py too),
 4. normalised over the other images (``normalise_over_others`` in neighbours.py): ``dat``,
 5. the same of the prior's features: ``pre``,
 6. the cross-entropy of both, averaged over anchors and views: ``lpm`` below.

@@ -14,12 +14,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
 from glf.config.training import Colour
-from glf.data.augment import colour, crop
+from glf.data.augment import colour, resampling
 from glf.data.augment.policies import BLUR_SIGMA, ViewPolicy
 from glf.device import to_device
 from glf.types import Batch, Views
 
-Cropper = crop.MatrixCropper | crop.ByteCropper
+Cropper = resampling.MatrixCropper | resampling.ByteCropper
 
 
 class ViewParameters(NamedTuple):
@@ -61,7 +61,7 @@ def augment(
     with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
         parameters = [draw_view(view, height, width, count * world, generator).part(own) for view in policy]
         sides = [max(1, round(view.side * size)) for view in policy]
-        kinds = [crop.cropper_type(images, side) for side in sides]
+        kinds = [resampling.cropper_type(images, side) for side in sides]
         croppers = {kind: kind(images) for kind in set(kinds)}
         make = fused if colours == "fused" else exact
         x = tuple(
@@ -78,7 +78,7 @@ def draw_view(view: ViewPolicy, height: int, width: int, count: int, generator: 
     def happens(probability: float) -> Tensor:
         return torch.rand(count, generator=generator) < probability
 
-    boxes = crop.draw_boxes(view, height, width, count, generator)
+    boxes = resampling.draw_boxes(view, height, width, count, generator)
     amount, order = colour.draw_jitter(view, count, generator)
     grey, blurred = happens(view.grey), happens(view.blur)
     low, high = BLUR_SIGMA
@@ -90,7 +90,7 @@ def _make_view(
     make: Callable[[Cropper, ViewParameters, int], Tensor], cropper: Cropper, drawn: ViewParameters, size: int
 ) -> Tensor:
     """One view of the batch: by batched operations, or image by image in threads."""
-    if isinstance(cropper, crop.MatrixCropper):
+    if isinstance(cropper, resampling.MatrixCropper):
         return make(cropper, drawn, size)
     out = torch.empty(*cropper.images.shape[:2], size, size)
     return map_in_threads(lambda part: make(cropper.part(part), drawn.part(part), size), out)
@@ -99,12 +99,12 @@ def _make_view(
 def exact(cropper: Cropper, drawn: ViewParameters, size: int) -> Float[Tensor, "batch channel {size} {size}"]:
     """Crop, flip, jitter, grey, blur, solarise one after the other; colours are clamped after each operation."""
     x, _ = cropper(drawn.boxes, size)
-    if isinstance(cropper, crop.ByteCropper):
+    if isinstance(cropper, resampling.ByteCropper):
         for image, *numbers in zip(x, drawn.amount.tolist(), drawn.order.tolist(), drawn.grey.tolist(), strict=True):
             colour.recolour_one_(image, *numbers)
     else:
         x = colour.recolour(x.contiguous(), drawn.amount, drawn.order, drawn.grey)
-    return _solarise(x if drawn.sigma is None else crop.blur(x, drawn.sigma), drawn)
+    return _solarise(x if drawn.sigma is None else resampling.blur(x, drawn.sigma), drawn)
 
 
 def fused(cropper: Cropper, drawn: ViewParameters, size: int) -> Float[Tensor, "batch channel {size} {size}"]:

@@ -10,7 +10,7 @@ class ViewPolicy:
     """Parameters of one view."""
 
     # Crop and flip
-    crop: tuple[float, float] = (0.2, 1.0)  # range of the crop's area, as a fraction of the image's
+    crop_area: tuple[float, float] = (0.2, 1.0)  # range of the crop's area, as a fraction of the image's
     ratio: tuple[float, float] = (3 / 4, 4 / 3)  # range of the crop's width / height
     flip: float = 0.5  # probability
     side: float = 1.0  # side of the view, relative to the run's image size
@@ -29,11 +29,11 @@ class ViewPolicy:
 BLUR_SIGMA = (0.1, 2.0)  # range of the Gaussian blur's standard deviation, in pixels
 
 _WMSE = ViewPolicy(grey=0.1)
-_GENTLE = replace(_WMSE, crop=(0.4, 1.0))
-_STRONG = ViewPolicy(crop=(0.08, 1.0), brightness=0.8, contrast=0.8, saturation=0.8, hue=0.2, blur=0.5)
-_GLOBAL = replace(_STRONG, crop=(0.14, 1.0))
-_LOCAL = replace(_STRONG, crop=(0.05, 0.14), side=18 / 32)
-_BYOL = ViewPolicy(crop=(0.08, 1.0), saturation=0.2)
+_GENTLE = replace(_WMSE, crop_area=(0.4, 1.0))
+_STRONG = ViewPolicy(crop_area=(0.08, 1.0), brightness=0.8, contrast=0.8, saturation=0.8, hue=0.2, blur=0.5)
+_GLOBAL = replace(_STRONG, crop_area=(0.14, 1.0))
+_LOCAL = replace(_STRONG, crop_area=(0.05, 0.14), side=18 / 32)
+_BYOL = ViewPolicy(crop_area=(0.08, 1.0), saturation=0.2)
 
 POLICIES: dict[str, tuple[ViewPolicy, ...]] = {
     # Ermolov et al. 2021 (W-MSE), for all methods: the protocol behind the paper's Table 1
@@ -47,11 +47,11 @@ POLICIES: dict[str, tuple[ViewPolicy, ...]] = {
     # SwAV on ImageNet, 2 x 224 + 6 x 96
     "multicrop224": (*[_GLOBAL] * 2, *[replace(_LOCAL, side=96 / 224)] * 6),
     # solo-learn's W-MSE for CIFAR
-    "strong": (replace(_STRONG, crop=(0.2, 1.0), blur=0),) * 2,
+    "strong": (replace(_STRONG, crop_area=(0.2, 1.0), blur=0),) * 2,
     # MoCo v2 and SimSiam on ImageNet: weaker colours, with blur
     "weak": (ViewPolicy(blur=0.5),) * 2,
     # solo-learn's symmetric_weak.yaml for CIFAR
-    "symmetric_weak": (ViewPolicy(crop=(0.08, 1.0), blur=0.5),) * 2,
+    "symmetric_weak": (ViewPolicy(crop_area=(0.08, 1.0), blur=0.5),) * 2,
     # solo-learn's VICReg for CIFAR
     "solarised": (ViewPolicy(saturation=0.2, solarise=0.1),) * 2,
     # solo-learn's asymmetric.yaml for CIFAR

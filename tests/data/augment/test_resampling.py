@@ -7,7 +7,7 @@ from torch import Tensor
 from torchvision.transforms import RandomResizedCrop
 from torchvision.transforms.v2 import functional as V
 
-from glf.data.augment import crop as C
+from glf.data.augment import resampling as C
 from glf.data.augment.policies import ViewPolicy
 from glf.data.batches import to_tensor
 from pictures import COUNT, close, in_pixels, photos, raw, seeded

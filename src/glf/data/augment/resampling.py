@@ -34,7 +34,7 @@ def draw_boxes(
     def uniform(low: float, high: float) -> Tensor:
         return torch.rand(count, tries, generator=generator) * (high - low) + low
 
-    area = height * width * uniform(*view.crop)
+    area = height * width * uniform(*view.crop_area)
     ratio = uniform(math.log(view.ratio[0]), math.log(view.ratio[1])).exp()
     w, h = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()
     fits = (w >= 1) & (h >= 1) & (w <= width) & (h <= height)
