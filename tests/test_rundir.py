@@ -62,7 +62,7 @@ def test_another_process_is_named_until_it_is_killed(tmp_path: Path) -> None:
         assert error.match(rf"^another run is writing to {run}: process {other.pid} on \S+; wait .* another --out$")
     assert {path: path.read_bytes() for path in before} == before
     other.send_signal(signal.SIGKILL)
-    other.wait()
+    other.communicate()
     begun(run, overwrite=True)  # at once: forked workers do not hold the lock
     assert not lock_path(run / LOCK).exists()
 

@@ -89,7 +89,7 @@ def test_embedding_statistics() -> None:
     found = batch.embedding_statistics(Embeddings(z=z))
     assert set(found) == {"z/scale", "z/spread", "z/rank", "z/twins", "z/between"}
     assert not any(value.requires_grad for value in found.values())
-    assert float(found["z/scale"]) == pytest.approx(float(z[0].pow(2).mean().sqrt()))
+    assert float(found["z/scale"]) == pytest.approx(float(z[0].detach().pow(2).mean().sqrt()))
     assert float(found["z/spread"]) == pytest.approx(rounded_spread(z[0].detach()), abs=1e-4)
     assert "prototypes/used" in batch.embedding_statistics(Embeddings(z=z, prototypes=torch.eye(8)))
     assert "z/rank" not in batch.embedding_statistics(Embeddings(z=z[:, :3])), "three samples are too few"

@@ -108,6 +108,11 @@ def test_a_failure_keeps_whole_batches_only(
     assert np.array_equal(features, extractor(folder, tmp_path / "whole", Mean()))
 
 
+def append(path: Path, data: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(data)
+
+
 def cut_in_the_last_batch(place: Path) -> None:
     """Cut the journal within the line of the last batch."""
     journal = (place / JOURNAL).read_bytes()
@@ -118,9 +123,9 @@ def cut_in_the_last_batch(place: Path) -> None:
     ("spoil", "seen"),
     [
         (lambda place: (place / FEATURES).write_bytes((place / FEATURES).read_bytes()[:-5]), 4),
-        (lambda place: (place / FEATURES).open("ab").write(b"half a row"), 0),
+        (lambda place: append(place / FEATURES, b"half a row"), 0),
         (cut_in_the_last_batch, 4),
-        (lambda place: (place / JOURNAL).open("ab").write(b'{"seen": 9'), 0),
+        (lambda place: append(place / JOURNAL, b'{"seen": 9'), 0),
         (lambda place: (place / JOURNAL).write_bytes(b'[1]\n{"seen": "many"}\n'), IMAGES),
         (lambda place: (place / JOURNAL).unlink(), IMAGES),
         (lambda place: (place / FEATURES).unlink(), IMAGES),

@@ -64,7 +64,7 @@ def test_ten_kills_leave_no_trace(method: str) -> None:
 
 @pytest.mark.parametrize(("method", "workers"), [("pcl+sphere", "0"), ("simclr+lpm", "2")])
 def test_sigterm_saves_in_the_middle_of_an_epoch(method: str, workers: str, tmp_path: Path) -> None:
-    """Sent to all processes of the group, as batch systems do; clusters are not found anew by the resumed run."""
+    """Sent to all processes of the group, as batch systems do; the resumed run does not cluster again."""
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     options = ["--options", "clusters", "4"] if method.startswith("pcl") else []
     commands = [glf("--method", method, "--out", run, *SETTINGS, workers, *options) for run in (whole, stopped)]
@@ -85,7 +85,10 @@ def test_sigterm_saves_in_the_middle_of_an_epoch(method: str, workers: str, tmp_
     assert a["state_dict"].keys() == b["state_dict"].keys()
     assert all(torch.equal(a["state_dict"][k], b["state_dict"][k]) for k in a["state_dict"])
     assert a["lr_schedulers"] == b["lr_schedulers"]
-    steps = [[line.partition(",")[0] for line in (run / "metrics.jsonl").open()] for run in (whole, stopped)]
+    steps = [
+        [line.partition(",")[0] for line in (run / "metrics.jsonl").read_text().splitlines()]
+        for run in (whole, stopped)
+    ]
     assert steps[0] == steps[1], "metrics.jsonl has every step once"
 
 

@@ -57,6 +57,7 @@ def test_a_step_takes_no_number_out_of_a_tensor(
     assert seen.count == 1, "one that reads would have been seen"
 
 
+@pytest.mark.filterwarnings("default")  # dynamo's tracing warns, and takes an error for a failed type check
 def test_compiled_or_not_the_run_is_the_same(small_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With dynamo's own tracing but without a C++ compiler, which not every machine has."""
     plain = small_run(method="byol+adc")
@@ -78,6 +79,7 @@ def _traced(compile_: Any, asked: list[Any], module: torch.nn.Module) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default")
 def test_a_run_with_torchs_own_compiler(small_run: Run, tmp_path: Path) -> None:
     plain, compiled = small_run(), small_run(compile=True, out=tmp_path / "compiled")
     first, second = ([line["loss"] for line in lines(run) if "loss" in line] for run in (plain, compiled))

@@ -113,6 +113,8 @@ def _load(path: Path, kind: type[Loaded]) -> Loaded:
     """Load with numpy, which goes by the content: a renamed file may turn out to be of another kind."""
     found = np.load(path, mmap_mode="r", allow_pickle=False)
     if not isinstance(found, kind):
+        if isinstance(found, np.lib.npyio.NpzFile):
+            found.close()
         raise ValueError(f"its content is that of another kind of file, {type(found).__name__}")
     return found
 

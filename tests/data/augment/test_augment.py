@@ -134,7 +134,7 @@ def test_the_returned_boxes_are_those_of_the_crops():
 @pytest.mark.parametrize(
     "on",
     [
-        {"crop": (0.2, 1.0)},
+        {"crop_area": (0.2, 1.0)},
         {"jitter": 1, "brightness": 0.4},
         {"jitter": 1, "contrast": 0.4},
         {"jitter": 1, "saturation": 0.4},

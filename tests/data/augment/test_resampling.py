@@ -111,7 +111,7 @@ def test_crops_read_no_pixel_outside_of_their_box():
     ],
 )
 def test_boxes_are_distributed_as_torchvisions(crop, ratio, height, width):
-    view = ViewPolicy(crop=crop, ratio=ratio)
+    view = ViewPolicy(crop_area=crop, ratio=ratio)
     box = in_pixels(C.draw_boxes(view, height, width, COUNT, seeded()), height, width)
     torch.testing.assert_close(box, box.round(), rtol=0, atol=1e-4)
     left, top, w, h = box.round().unbind(1)
@@ -146,7 +146,7 @@ def test_boxes_are_distributed_as_torchvisions(crop, ratio, height, width):
     ],
 )
 def test_if_nothing_fits_the_largest_centred_box_is_used(crop, ratio, height, width):
-    boxes = C.draw_boxes(ViewPolicy(crop=crop, ratio=ratio, flip=0.5), height, width, 20, seeded())
+    boxes = C.draw_boxes(ViewPolicy(crop_area=crop, ratio=ratio, flip=0.5), height, width, 20, seeded())
     top, left, h, w = RandomResizedCrop.get_params(torch.empty(1, height, width), crop, ratio)
     expected = torch.tensor([left, top, w, h]).double().expand(20, 4)
     torch.testing.assert_close(in_pixels(boxes, height, width), expected, rtol=0, atol=1e-4)
