@@ -19,6 +19,14 @@ torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+# Files that start many processes come first: a process that takes one of them last would keep the other waiting.
+LONGEST = ("test_conduct.py", "test_resume.py", "test_cli.py", "test_distributed.py", "test_curves.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONGEST)  # stable: otherwise in the order of the files
+
+
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLF_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
