@@ -41,7 +41,7 @@ def test_values_computed_without_gradients_are_not_reused_by_a_loss():
 
 
 def test_map_applies_to_every_field_that_is_present():
-    fields = draw_fields() | {"h": draw(2, 6, 5)}
+    fields = draw_fields() | {"h": draw(2, 6, 5), "r": draw(2, 6, 5)}
     doubled = Embeddings(**fields).map(lambda x: 2 * x)
     assert set(fields) == set(GIVEN)
     assert all(torch.equal(getattr(doubled, name), 2 * value) for name, value in fields.items())

@@ -3,6 +3,7 @@ from .align.distance import Cosine as Cosine
 from .align.distance import Diagonal as Diagonal
 from .align.predict import PredictTeacher as PredictTeacher
 from .align.predict import PredictView as PredictView
+from .commands import adapt as adapt
 from .commands import compare as compare
 from .commands import doctor as doctor
 from .commands import embed as embed

@@ -23,7 +23,7 @@ from glf.config.evaluation import (
     VerifyConfig,
 )
 from glf.config.inference import EmbedConfig, ExportConfig, OutliersConfig, SearchConfig, ShardConfig
-from glf.config.training import PretrainConfig
+from glf.config.training import AdaptConfig, PretrainConfig
 
 P = ParamSpec("P")
 C = TypeVar("C")
@@ -112,6 +112,16 @@ pretrain = command(
     "glf pretrain --data cifar10 --method byol --recipe cifar --download",
     "glf pretrain --data photos/ --weights lightly.ckpt --backbone resnet50 --out runs/b",
     "glf pretrain --resume --out runs/a",
+)
+adapt = command(
+    AdaptConfig,
+    "glf.adaptation.run:adapt",
+    dict,
+    "glf adapt timm:tf_efficientnet_lite0 --data photos/ --out runs/a",
+    "glf adapt torchvision:resnet18 --data photos/ --download",
+    "glf adapt run:runs/b --data photos/ --train norms",
+    "glf adapt weights.pth --backbone resnet50 --data photos/",
+    "glf adapt --resume --out runs/a",
 )
 evaluate = command(
     EvaluateConfig,

@@ -46,14 +46,14 @@ def _match(name: str) -> Callable[[AdcOptions], Term]:
 
 CONSTRAINTS: dict[str, Callable[[AdcOptions], Term]] = {
     "dcm": lambda o: o.nu * DCM(ramp_epochs=o.ramp_epochs, neighbours=NeighbourDistributions.from_options(o)),
-    "lpm": lambda o: o.upsilon * LPM(neighbours=NeighbourDistributions.from_options(o)),
+    "lpm": lambda o: o.upsilon * LPM(neighbours=NeighbourDistributions.from_options(o), at=o.lpm_at or "z"),
     "adc": ADC.from_options,
     **{name: _match(name) for name in TARGET_DISTRIBUTIONS},
 }
 
 
-def align() -> Objective:
-    return Objective(align=Cosine())
+def align(weight: float) -> Objective:
+    return Objective(align=weight * Cosine())
 
 
 def simclr(temperature: float) -> Objective:
@@ -166,6 +166,7 @@ _TEACHER = "EMA teacher without gradient"
 _TABLE = [
     Method(name="align", title="Alignment alone", objective=align,
            paper="the paper's Figure 1: it collapses unless a constraint is added",
+           options={"weight": 1.0},
            heads=Heads(projector=(512, 128))),
     Method(name="simclr", title="SimCLR", objective=simclr,
            paper="Chen et al. 2020, A Simple Framework for Contrastive Learning of Visual Representations",

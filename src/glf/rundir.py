@@ -9,7 +9,7 @@ from pathlib import Path
 
 from glf.checkpoint import load_checkpoint
 from glf.config.base import from_dict, to_dict
-from glf.config.training import PretrainConfig, ResolvedPretrainConfig, with_defaults
+from glf.config.training import AdaptConfig, PretrainConfig, ResolvedPretrainConfig, config_type, with_defaults
 from glf.data.shards.read import is_command
 from glf.data.source import Skipped
 from glf.distributed import launched_rank
@@ -126,7 +126,7 @@ def read_config(out: Path) -> ResolvedPretrainConfig:
             f" `python scripts/migrate.py {out}` in a clone of glf updates the run directory"
         )
     try:
-        return with_defaults(from_dict(PretrainConfig, values))
+        return with_defaults(from_dict(config_type(values), values))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
@@ -134,19 +134,18 @@ def read_config(out: Path) -> ResolvedPretrainConfig:
 def _resumed(config: PretrainConfig, out: Path) -> ResolvedPretrainConfig:
     """Return the saved config; an option other than its default must be unchanged or in ``RESUMABLE_FIELDS``."""
     saved = read_config(out)
-    default = PretrainConfig()
-    for field in fields(PretrainConfig):
+    if isinstance(saved, AdaptConfig) != isinstance(config, AdaptConfig):
+        command = "adapt" if isinstance(saved, AdaptConfig) else "pretrain"
+        raise ValueError(f"{out} is a run of glf {command}: continue it with glf {command} --resume --out {out}")
+    default = type(config)()
+    for field in fields(default):
         given, kept = getattr(config, field.name), getattr(saved, field.name)
         if field.name not in RESUMABLE_FIELDS and given not in (kept, getattr(default, field.name)):
             raise ValueError(f"{field.name} was {kept!r} when {out} was started; it cannot become {given!r} on resume")
     if is_command(saved.data) and config.data != saved.data:
         raise ValueError(f"{out} reads the output of a command: repeat --data {saved.data!r} to run it again")
-    if not (out / LAST).exists():
-        raise ValueError(
-            f"{out} has no checkpoint yet (the first is written after some minutes or an epoch): start again with"
-            " --overwrite"
-        )
-    load_checkpoint(out / LAST)  # a broken file or another version's is refused before anything else happens
+    if (out / LAST).exists():  # otherwise the run starts again with its saved config
+        load_checkpoint(out / LAST)  # a broken file or another version's is refused before anything else happens
     given = {name: getattr(config, name) for name in RESUMABLE_FIELDS}
     changed = {n: v for n, v in given.items() if n in _COMMAND_FIELDS or v != getattr(default, n)}
     return replace(saved, **changed)

@@ -37,6 +37,7 @@ class Embeddings:
 
     z: Float[Tensor, "view batch dim"]  # output of the projector
     h: Float[Tensor, "view batch feature"] | None = None  # features of the backbone
+    r: Float[Tensor, "view batch prior"] | None = None  # output of a linear head on h, as wide as the prior's features
     p: Float[Tensor, "view batch dim"] | None = None  # output of the predictor
     teacher: Float[Tensor, "full batch dim"] | None = None  # EMA teacher's z of the full-size views, which come first
     generated: Float[Tensor, "view batch dim"] | None = None  # a generator's output for (detached) z
@@ -86,15 +87,16 @@ class Embeddings:
 HALF = (torch.float16, torch.bfloat16)
 # Dimension of the batch in each field that the network produces; prototypes are parameters and have none.
 BATCH_DIM: dict[str, int | None] = {
-    "z": 1, "h": 1, "p": 1, "teacher": 1, "generated": 1, "maps": 1, "boxes": 1, "scores": 1,
+    "z": 1, "h": 1, "r": 1, "p": 1, "teacher": 1, "generated": 1, "maps": 1, "boxes": 1, "scores": 1,
     "target": 0, "indices": 0, "prior": 0,
     "prototypes": None,
 }  # fmt: skip
-LEARNT = ("z", "h", "p", "generated", "maps", "scores", "prototypes")  # fields at which a loss has a gradient
+LEARNT = ("z", "h", "r", "p", "generated", "maps", "scores", "prototypes")  # fields at which a loss has a gradient
 GIVEN = tuple(BATCH_DIM)  # fields that the network produces; transforms of the objective add the others
 FIELDS = (*GIVEN, "queue", "codes")
 _ADVICE = {
     "prior": "pass prior=... (a frozen encoder's features, one vector per image; in pretraining, --prior)",
+    "r": "pass r=... (a linear head's output, one (batch, prior) per view)",
     "p": "pass p=... (the predictor's output, one (batch, dim) per view)",
     "teacher": "pass teacher=... (the EMA teacher's output, one (batch, dim) per view)",
     "target": "pass target=... (a class per image; in pretraining, data with labels)",

@@ -14,10 +14,12 @@ import pytest
 from torch import Tensor, nn
 
 from glf.data.sources import find_source, load_images
-from glf.nn.feature_cache import FEATURES, JOURNAL
+from glf.nn.feature_cache import JOURNAL
 from glf.nn.features import Encoder, extract, extract_source
 from machine import files_up_to
 from photos import write_photos
+
+FEATURES = "features.f32"
 
 IMAGES = 24
 Extract = Callable[[Path, Path, nn.Module], np.ndarray]

@@ -20,7 +20,7 @@ def test_the_rate_scales_with_the_global_batch() -> None:
 def test_vectors_take_no_decay_and_a_fixed_part_keeps_its_rate(name: str) -> None:
     net = network()
     config = ResolvedPretrainConfig(optimizer=name, lr=0.1, weight_decay=0.5, epochs=2, warmup_epochs=0)  # type: ignore[arg-type]
-    optimizer, scheduler = optim.build(net, config, steps_per_epoch=5, constant=net["predictor"])
+    optimizer, scheduler = optim.build(net, config, steps_per_epoch=5, special=[optim.constant(net["predictor"])])
     for group in optimizer.param_groups:
         assert all((p.ndim > 1) == (group["weight_decay"] == 0.5) for p in group["params"])
     assert sum(len(g["params"]) for g in optimizer.param_groups) == len(list(net.parameters()))

@@ -20,7 +20,7 @@ from glf.runfiles import COMPARISON, PAGE, TABLE
 from glf.ui import progress, say
 
 Record = dict[str, Any]  # the results of one run, as stored in compare.json
-REFERENCES = ("pixels", "untrained")
+REFERENCES = ("pixels", "untrained", "frozen")
 PROTOCOL_KEYS = ("protocols", "split", "train", "test")
 _NONE: Mapping[str, Record] = MappingProxyType({})
 

@@ -66,7 +66,10 @@ def run_all(
 
 
 def environments(study: Study, jobs: int | None) -> list[dict[str, str]]:
-    """Environment variables of each simultaneous run: its GPUs, or its number of threads."""
+    """Environment variables of each simultaneous run: its GPUs, and its share of the threads.
+
+    A smaller OMP_NUM_THREADS of this process is respected: others may need the remaining cores.
+    """
     import torch
 
     configs = [study.config(cell) for cell in study.cells()]
@@ -82,8 +85,11 @@ def environments(study: Study, jobs: int | None) -> list[dict[str, str]]:
         on_mps = not on_cpu and torch.backends.mps.is_available()
         most = 1 if on_mps else min(cores(), memory("cpu") // MEMORY_PER_RUN)
         found = [{} for _ in range(max(1, most if jobs is None else jobs))]
-    threads = str(max(1, cores() // len(found)))
-    return [{"OMP_NUM_THREADS": threads, **variables} for variables in found]
+    threads = max(1, cores() // len(found))
+    allowed = os.environ.get("OMP_NUM_THREADS", "")
+    if allowed.isdigit():
+        threads = min(threads, max(1, int(allowed)))
+    return [{"OMP_NUM_THREADS": str(threads), **variables} for variables in found]
 
 
 @contextmanager

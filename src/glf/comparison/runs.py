@@ -9,16 +9,20 @@ from typing import Any
 
 from glf.config.base import from_dict
 from glf.config.evaluation import EvaluateConfig
-from glf.config.training import ResolvedPretrainConfig
+from glf.config.training import AdaptConfig, ResolvedPretrainConfig
 from glf.result import read_result
 from glf.rundir import RESUMABLE_FIELDS, read_config
 from glf.runfiles import CONFIG, RESULT
 
 # Fields that do not change what is learnt, or how it is measured.
 _NOT_IN_TRAINING_KEY = RESUMABLE_FIELDS | {"recipe"}
+# Of an adaptation, what the encoder determines: not known before it is loaded
+_OF_THE_ENCODER = {"backbone", "stem", "prior", "prior_weights", "prior_size"}
 _NOT_IN_EVALUATION_KEY = {"run", "references", "artifacts", "device", "batch_size", "root", "download"}
-# Fields of the training config that the results of raw pixels and of the untrained network depend on.
-_REFERENCE_FIELDS = {"data", "max_images", "val_images", "labels", "seed", "backbone", "image_size", "stem"}
+# Fields of the training config that the results of raw pixels and of the network before training depend on.
+_REFERENCE_FIELDS = {
+    "data", "max_images", "val_images", "labels", "seed", "backbone", "image_size", "stem", "encoder",
+}  # fmt: skip
 
 
 def evaluated_result(run: Path, config: EvaluateConfig) -> dict[str, Any] | None:
@@ -35,11 +39,15 @@ def check_run(run: Path, config: ResolvedPretrainConfig) -> None:
     if not (run / CONFIG).exists():
         return
     saved = read_config(run)
-    for name in _differing(saved, config, _NOT_IN_TRAINING_KEY):
+    for name in _differing(saved, config, _ignored(config)):
         raise ValueError(
             f"{run} was trained with {name} {getattr(saved, name)!r}, but the study says {getattr(config, name)!r}:"
             " choose another --out"
         )
+
+
+def _ignored(config: ResolvedPretrainConfig) -> Set[str]:
+    return _NOT_IN_TRAINING_KEY | (_OF_THE_ENCODER if isinstance(config, AdaptConfig) else frozenset())
 
 
 def _differing(one: Any, other: Any, ignored: Set[str]) -> list[str]:
@@ -49,12 +57,13 @@ def _differing(one: Any, other: Any, ignored: Set[str]) -> list[str]:
 
 def run_key(training: ResolvedPretrainConfig, evaluation: EvaluateConfig) -> str:
     """Hash of everything that the results of a run depend on."""
-    return _digest(_key_fields(training, _NOT_IN_TRAINING_KEY), _key_fields(evaluation, _NOT_IN_EVALUATION_KEY))
+    return _digest(_key_fields(training, _ignored(training)), _key_fields(evaluation, _NOT_IN_EVALUATION_KEY))
 
 
 def reference_key(training: ResolvedPretrainConfig, evaluation: EvaluateConfig) -> str:
     """Hash of everything that the results of raw pixels and of the untrained network depend on."""
-    seen = {name: value for name, value in _key_fields(training).items() if name in _REFERENCE_FIELDS}
+    own = _key_fields(training, _ignored(training))
+    seen = {name: value for name, value in own.items() if name in _REFERENCE_FIELDS}
     return _digest(seen, _key_fields(evaluation, _NOT_IN_EVALUATION_KEY))
 
 

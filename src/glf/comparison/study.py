@@ -11,7 +11,7 @@ import tyro
 
 from glf.config.base import from_dict, groups, nearest, to_dict
 from glf.config.evaluation import CompareConfig, EvaluateConfig
-from glf.config.training import PretrainConfig, ResolvedPretrainConfig, with_defaults
+from glf.config.training import PretrainConfig, ResolvedPretrainConfig, config_type, with_defaults
 from glf.data.augment import policies
 from glf.methods import parse
 from glf.recipes import apply_recipe
@@ -53,7 +53,9 @@ class Study:
     base: str
     """The variant that the others are compared with."""
     variants: dict[str, Settings]
-    """Fields of PretrainConfig by variant; ``constrain`` adds a constraint to the method."""
+    """Fields of PretrainConfig by variant; ``constrain`` adds a constraint to the method, and
+    ``method`` names another one. Those of AdaptConfig if there
+    is an ``encoder``: the runs are then adaptations."""
     settings: Settings = field(default_factory=dict)
     """Fields of PretrainConfig for all variants."""
     evaluation: Settings = field(default_factory=dict)
@@ -77,8 +79,9 @@ class Study:
             if Path(name).name != name or name in (".", ".."):
                 raise ValueError(f"variant {name!r} cannot be the name of a folder: rename it")
         for name, settings in {"settings": self.settings, **self.variants}.items():
-            if not isinstance(settings, Mapping) or _CELL_FIELDS & settings.keys():
-                raise ValueError(f"{name} must be a table without {', '.join(sorted(_CELL_FIELDS))}: {settings}")
+            refused = _CELL_FIELDS - {"method"} if name in self.variants else _CELL_FIELDS
+            if not isinstance(settings, Mapping) or refused & settings.keys():
+                raise ValueError(f"{name} must be a table without {', '.join(sorted(refused))}: {settings}")
         if _RUN_FIELDS & self.evaluation.keys():
             raise ValueError(f"evaluation cannot set {', '.join(sorted(_RUN_FIELDS))}: the comparison sets them")
         paths: dict[Path, Cell] = {}
@@ -116,15 +119,16 @@ class Study:
     def _config(self, method: str, variant: str) -> PretrainConfig:
         """Merge the recipe, the settings of the study and those of the variant, in this order."""
         given = {**self.settings, **self.variants[variant]}
-        constrain = given.pop("constrain", "none")
+        constrain, method = given.pop("constrain", "none"), given.pop("method", method)
         recipe = given.pop("recipe", None)
-        values = _flat(PretrainConfig())
+        kind = config_type(given)
+        values = _flat(kind())
         for name in given:
             if name not in values:
                 raise ValueError(f"unknown configuration key {name!r}{nearest(name, values)}")
         values |= {**given, "method": method if constrain == "none" else f"{method}+{constrain}"}
         # Parsed as flags, so that a word where a number should be is refused with the command line's message.
-        parsed = tyro.cli(PretrainConfig, args=_flags(PretrainConfig, values), config=(tyro.conf.OmitArgPrefixes,))
+        parsed = tyro.cli(kind, args=_flags(kind, values), config=(tyro.conf.OmitArgPrefixes,))
         return apply_recipe(replace(parsed, recipe=recipe, auto=False))
 
 
@@ -149,6 +153,9 @@ def _flags(kind: type[PretrainConfig] | type[EvaluateConfig], values: Settings) 
         always = name in ("method", "data", "seed") and value is not None
         is_default = value == (list(default) if isinstance(default, tuple) else default)
         if name in ("recipe", "run") or (is_default and not always) or value == {}:
+            continue
+        if name == "encoder":  # the one positional argument
+            found.insert(0, str(value))
             continue
         if isinstance(default, bool) and isinstance(value, bool):
             found.append(flag if value else f"--no-{name.replace('_', '-')}")

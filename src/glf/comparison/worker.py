@@ -17,7 +17,7 @@ from glf.comparison.runs import evaluated_result
 from glf.comparison.study import flags
 from glf.config.base import from_dict
 from glf.config.evaluation import EvaluateConfig
-from glf.config.training import ResolvedPretrainConfig
+from glf.config.training import AdaptConfig, ResolvedPretrainConfig, config_type, with_defaults
 from glf.files import exclusive_lock
 from glf.runfiles import CONFIG, LAST, RESULT
 
@@ -29,14 +29,20 @@ def work(training: ResolvedPretrainConfig, evaluation: EvaluateConfig) -> None:
         if evaluated_result(run, evaluation) is not None:  # another process did it meanwhile
             return
         if not (run / RESULT).exists():
-            from glf.train.run import pretrain
-
             if run.exists() and not (run / CONFIG).exists():  # killed after creating the directory
                 shutil.rmtree(run)
             resume = (run / LAST).exists()
             training = replace(training, out=run, resume=resume, overwrite=not resume)
-            sys.argv = ["glf", "pretrain", *flags(training)]
-            pretrain(training)
+            if isinstance(training, AdaptConfig):
+                from glf.adaptation.run import adapt
+
+                sys.argv = ["glf", "adapt", *flags(training)]
+                adapt(training)
+            else:
+                from glf.train.run import pretrain
+
+                sys.argv = ["glf", "pretrain", *flags(training)]
+                pretrain(training)
         from glf.evaluation.suite import evaluate
 
         sys.argv = ["glf", "evaluate", str(run), *flags(evaluation)]
@@ -52,7 +58,8 @@ def main() -> None:
     # work() sets sys.argv to commands of glf: results record them, and Lightning repeats them for further devices.
     sys.modules["__main__"].__spec__ = find_spec("glf.__main__")
     try:
-        work(from_dict(ResolvedPretrainConfig, job["pretrain"]), from_dict(EvaluateConfig, job["evaluate"]))
+        training = with_defaults(from_dict(config_type(job["pretrain"]), job["pretrain"]))
+        work(training, from_dict(EvaluateConfig, job["evaluate"]))
     except (Exception, KeyboardInterrupt) as error:
         traceback.print_exc()
         sys.exit(f"glf: {error}")

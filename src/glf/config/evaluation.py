@@ -13,9 +13,10 @@ from glf.config.base import above, at_least, nearest
 
 PAPER_KNN_K = 5  # k of the paper's k-NN: Euclidean distance, majority vote
 KNN_K = 20  # k of the weighted k-NN, also of the online probe during training
+SHOTS, SHOT_DRAWS = (1, 10, 100), 10  # labels per class of the few-shot evaluation, and draws that are averaged
 KNN_TEMPERATURE = 0.07  # its temperature: votes are weighted by exp(cosine / temperature)
 
-Suite = Literal["knn", "linear", "logistic", "geometry", "theory", "finetune", "detect", "all"]
+Suite = Literal["knn", "linear", "logistic", "fewshot", "geometry", "theory", "finetune", "detect", "all"]
 Split = Literal["test", "val"]
 DetectTask = Literal["boxes", "masks"]
 DetectNorm = Literal["frozen", "batch"]

@@ -1,8 +1,11 @@
-"""Settings of pretraining."""
+"""Settings of training: pretraining from nothing, and adapting a pretrained encoder."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
+
+import tyro
 
 from glf.config.base import above, at_least
 
@@ -16,6 +19,9 @@ Labels = Literal["auto", "none"]
 Store = Literal["auto", "pack", "decode"]
 Strategy = Literal["auto", "ddp"]
 Colour = Literal["fused", "exact"]
+LpmAt = Literal["z", "h", "bank"]
+Train = Literal["tail", "norms", "all"]
+Norms = Literal["keep", "data"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +46,9 @@ class AdcOptions:
     """Our calibrated form of the paper's equations, or the equations as printed."""
     covariance: CovarianceKind | None = None
     """Covariance of the kernels; default: sphere when calibrated, batch as printed."""
+    lpm_at: LpmAt | None = None
+    """What LPM reads: z, among the images of the batch; a linear head on the backbone's features, among the batch (h);
+    or that head, among the prior's features of all images (bank). Default: z."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,14 +110,14 @@ class PretrainConfig:
     adc: AdcOptions = AdcOptions()
     """Options of the added constraint."""
     prior: str | None = None
-    """Prior of LPM, the frozen reference encoder: pixels, timm:<model>, run:<directory>, file:<array>; default:
-    automatic, else pixels."""
+    """Prior of LPM, the frozen reference encoder: pixels, timm:<model>, torchvision:<model>, run:<directory>,
+    file:<array>; default: automatic, else pixels."""
     prior_weights: Path | None = None
-    """Local weights file of a timm: prior."""
+    """Local weights file of a timm: or torchvision: prior."""
     prior_width: int = 64
     """Number of principal components kept of the prior's features."""
     prior_size: int | None = None
-    """Image size of a timm: prior; default: the model's."""
+    """Image size of the prior; default: the model's."""
     shuffle: int = 1000
     """Size of each worker's shuffle buffer (shards only)."""
     epoch_images: int | None = None
@@ -200,6 +209,67 @@ class ResolvedPretrainConfig(PretrainConfig):
     colours: Colour = "fused"
 
 
+@dataclass(frozen=True, kw_only=True)
+class AdaptConfig(PretrainConfig):
+    """Adapt a pretrained encoder to images, without labels, and keep the better of both."""
+
+    encoder: tyro.conf.Positional[str] = "timm:tf_efficientnet_lite0"
+    """Pretrained encoder: timm:<model>, torchvision:<model>, run:<directory>, or a file of weights with --backbone."""
+    backbone: str | None = None
+    """Name of the model, if the encoder is a file of weights."""
+    download: bool = False
+    """Allow downloads of a named data set and of the encoder's weights."""
+    weights: Path | None = None
+    """Local file with the weights of a timm: or torchvision: encoder."""
+    train: Train = "tail"
+    """What is trained: the last stages (tail), the scales and shifts of all normalisation layers (norms), or all."""
+    tail: int | None = None
+    """Number of stages that --train tail trains; default: the last two of six or more, else the last one."""
+    views: int | None = None
+    """Augmented views of each image whose trunk activations are computed once; 0: the trunk runs in every epoch.
+    Default: 8, fewer if the disk or the time does not allow so many."""
+    lr: float | None = None
+    """Learning rate of the trained part of the encoder, for any batch size; default: 1e-4."""
+    norms: Norms = "keep"
+    """Statistics of batch normalisation: those of the pretrained encoder (keep), or estimated on the images (data)."""
+    head_share: float = 0.1
+    """Share of training in which only the heads are trained."""
+    head_lr: float = 10.0
+    """Learning rate of the heads, relative to lr."""
+    l2sp: float = 0.0
+    """Weight of L2-SP, half the squared distance from the pretrained weights."""
+    choose: bool = True
+    """Keep the best of frozen weights, adapted weights and their averages. --no-choose keeps the adapted weights."""
+    # Not options of an adaptation: the encoder determines them.
+    recipe: tyro.conf.Suppress[str | None] = None
+    prior: tyro.conf.Suppress[str | None] = None
+    prior_weights: tyro.conf.Suppress[Path | None] = None
+    prior_size: tyro.conf.Suppress[int | None] = None
+    stem: tyro.conf.Suppress[Stem] = "auto"
+    shuffle: tyro.conf.Suppress[int] = 1000
+    epoch_images: tyro.conf.Suppress[int | None] = None
+    compile: tyro.conf.Suppress[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, tail=1, views=0, head_share=0, head_lr=0, l2sp=0)
+        if self.head_share >= 1:
+            raise ValueError(f"head_share must be below 1, got {self.head_share}")
+        if self.tail is not None and self.train != "tail":
+            raise ValueError(f"--tail only applies to --train tail, not to --train {self.train}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedAdaptConfig(ResolvedPretrainConfig, AdaptConfig):
+    """A fully resolved ``AdaptConfig``, as saved in ``config.json``."""
+
+    encoder: str = "timm:tf_efficientnet_lite0"
+    epochs: int = 20
+    lr: float = 1e-4
+    weight_decay: float = 0.05
+    augment: str = "mild"
+
+
 def fill_unset(config: PretrainConfig, **values: Any) -> PretrainConfig:
     """Return the config with ``values`` in the place of fields that are None.
 
@@ -215,4 +285,10 @@ def with_defaults(config: PretrainConfig) -> ResolvedPretrainConfig:
     >>> with_defaults(PretrainConfig(epochs=3)).batch_size
     256
     """
-    return ResolvedPretrainConfig(**{name: value for name, value in vars(config).items() if value is not None})
+    kind = ResolvedAdaptConfig if isinstance(config, AdaptConfig) else ResolvedPretrainConfig
+    return kind(**{name: value for name, value in vars(config).items() if value is not None})
+
+
+def config_type(values: Mapping[str, Any]) -> type[PretrainConfig]:
+    """The class of a saved config: only that of an adaptation names an encoder."""
+    return AdaptConfig if "encoder" in values else PretrainConfig

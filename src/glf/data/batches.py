@@ -120,16 +120,23 @@ def open_memmap(value: Any) -> Any:
 def image_loader(
     images: ImageSet, batches: EpochBatches, *, prior: np.ndarray | None, workers: int = 0, pin: bool = False
 ) -> DataLoader[Batch]:
-    """Return a loader of raw pixels, with the prior's features of each image if there are any.
-
-    A worker prepares whole batches, up to four ahead, fewer if they are large: a container's shared memory is often
-    small, and more waiting batches do not help. (torch gives each worker one thread.)
-    """
+    """Return a loader of raw pixels, with the prior's features of each image if there are any."""
     batch_bytes = batches.batch_size // batches.world * images.bytes_per_image
+    return whole_batch_loader(BatchReader(images, prior), batches, batch_bytes=batch_bytes, workers=workers, pin=pin)
+
+
+def whole_batch_loader(
+    dataset: Dataset[Batch], sampler: Sampler[Any], *, batch_bytes: int, workers: int, pin: bool
+) -> DataLoader[Batch]:
+    """Return a loader of a dataset whose items are whole batches.
+
+    A worker prepares up to four batches ahead, fewer if they are large: a container's shared memory is often small, and
+    more waiting batches do not help. (torch gives each worker one thread.)
+    """
     ahead = max(1, min(4, shared_memory() // max(1, workers * batch_bytes)))
     return DataLoader(
-        BatchReader(images, prior),
-        sampler=batches,
+        dataset,
+        sampler=sampler,
         batch_size=None,
         num_workers=workers,
         pin_memory=pin,

@@ -19,13 +19,13 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from glf.config.evaluation import EvaluateConfig
-from glf.config.training import ResolvedPretrainConfig
+from glf.config.training import ResolvedAdaptConfig, ResolvedPretrainConfig
 from glf.data import sources
 from glf.data.images import ImageSet, split_held_out, stratified_sample
 from glf.data.source import MissingSplit
 from glf.nn.backbone import Backbone
 from glf.nn.features import extract
-from glf.nn.pretrained import is_library_model, pretrained
+from glf.nn.pretrained import is_library_model, load_encoder, pretrained
 from glf.nn.weights import build_backbone, load_backbone
 from glf.rundir import read_config
 from glf.runfiles import FEATURES
@@ -49,9 +49,13 @@ class EvalTarget:
         """Whether accuracies can be measured: both sets have labels, and the test images are not training images."""
         return self.train.labelled and self.test.labelled and self.split != "train"
 
-    def untrained(self) -> Backbone:
-        """Build the same network with its initial weights."""
-        return build_backbone(self.train, self.backbone.image_size, replace(self.pretraining, weights=None))
+    def before_training(self) -> tuple[str, Backbone]:
+        """The same network before training: "frozen", the pretrained encoder of an adaptation, or "untrained"."""
+        config = self.pretraining
+        if isinstance(config, ResolvedAdaptConfig):
+            size = self.backbone.image_size
+            return "frozen", load_encoder(config.encoder, weights=config.weights, size=size, download=config.download)
+        return "untrained", build_backbone(self.train, self.backbone.image_size, replace(config, weights=None))
 
 
 def load_target(spec: str, config: EvaluateConfig) -> EvalTarget:

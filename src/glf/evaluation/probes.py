@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from glf.config.evaluation import PAPER_KNN_K
+from glf.config.evaluation import PAPER_KNN_K, SHOT_DRAWS, SHOTS
 from glf.data.images import stratified_sample
 from glf.evaluation.context import EvalContext, Metric
 from glf.measure.knn import knn_predict, weighted_knn_predict
@@ -154,6 +154,47 @@ def logistic(context: EvalContext) -> dict[str, Metric]:
     strengths = context.config.logistic_c
     logits = _fit_best(context, partial(logistic_probe, classes=context.classes), strengths)
     return _top_1_and_5(context, logits, "logistic", f"logistic probe (L-BFGS{_best_of(strengths)})")
+
+
+def fewshot(context: EvalContext) -> dict[str, Metric]:
+    """Nearest class mean of unit features from a few labels per class, averaged over draws."""
+    train, test = (F.normalize(features, dim=1) for features in (context.train, context.test))
+    labels = context.train_labels.cpu().numpy()
+    metrics = {}
+    for shots in SHOTS:
+        if np.unique(labels, return_counts=True)[1].max() < shots:
+            continue
+        found = []
+        for draw in range(SHOT_DRAWS):
+            rows = torch.from_numpy(draw_shots(labels, shots, context.config.seed + draw)).to(train.device)
+            predicted = nearest_class_mean(train[rows], context.train_labels[rows], test, context.classes)
+            found.append(float((predicted == context.test_labels).double().mean()))
+        protocol = f"{shots} label{'s' * (shots > 1)} per class (nearest class mean, {SHOT_DRAWS} draws)"
+        spread = round(float(np.std(found, ddof=1)), 4)
+        metrics[f"shots{shots}"] = Metric(round(float(np.mean(found)), 4), protocol, {"spread": spread}, percent=True)
+    return metrics
+
+
+def draw_shots(labels: np.ndarray, shots: int, seed: int) -> np.ndarray:
+    """Indices of at most ``shots`` random images of each class.
+
+    >>> labels = np.array([0, 0, 0, 1, 1, 1])
+    >>> labels[draw_shots(labels, 2, seed=0)].tolist()
+    [0, 0, 1, 1]
+    """
+    order = np.random.default_rng([seed, 11]).permutation(len(labels))
+    chosen = [order[labels[order] == label][:shots] for label in np.unique(labels)]
+    return np.sort(np.concatenate(chosen))
+
+
+def nearest_class_mean(
+    train: Float[Tensor, "train dim"], labels: Int[Tensor, " train"], test: Float[Tensor, "test dim"], classes: int
+) -> Int[Tensor, " test"]:
+    """Predict the class whose mean is most similar by cosine; classes without training images are never predicted."""
+    sums = torch.zeros(classes, train.shape[1], dtype=train.dtype, device=train.device).index_add(0, labels, train)
+    similarity = F.normalize(test, dim=1) @ F.normalize(sums, dim=1).T
+    absent = torch.bincount(labels, minlength=classes) == 0
+    return similarity.masked_fill(absent, -torch.inf).argmax(1)
 
 
 def _fit_best(context: EvalContext, probe: Probe, settings: Sequence[float]) -> Float[Tensor, "test classes"]:

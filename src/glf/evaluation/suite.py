@@ -20,7 +20,7 @@ from glf.evaluation.context import EvalContext, EvalTarget, Metric, load_target
 from glf.evaluation.detect.run import detection
 from glf.evaluation.finetune import finetuning
 from glf.evaluation.geometry import geometry
-from glf.evaluation.probes import knn, linear, logistic
+from glf.evaluation.probes import fewshot, knn, linear, logistic
 from glf.evaluation.theorem import theory
 from glf.files import printable
 from glf.malloc import retain_freed_memory
@@ -35,6 +35,7 @@ PARTS: dict[Suite, tuple[bool, Callable[[EvalContext], dict[str, Metric]]]] = {
     "knn": (True, knn),
     "linear": (True, linear),
     "logistic": (True, logistic),
+    "fewshot": (True, fewshot),
     "geometry": (False, geometry),
     "theory": (False, theory),
     "finetune": (True, finetuning),
@@ -79,7 +80,8 @@ def run_evaluation(config: EvaluateConfig, out: Path, console: Console) -> dict[
 
     encoders: dict[str, tuple[nn.Module, EvalTarget]] = {}
     if config.references:
-        encoders = {"pixels": (Pixels(), target), "untrained": (target.untrained(), target)}
+        before, encoder = target.before_training()
+        encoders = {"pixels": (Pixels(), target), before: (encoder, target)}
     encoders["trained"] = (target.backbone, target)
     encoders |= {other.name: (other.backbone, other) for other in others}
     device = torch_device(config.device)

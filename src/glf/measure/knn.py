@@ -11,6 +11,7 @@ from glf.config.evaluation import KNN_K, KNN_TEMPERATURE, PAPER_KNN_K
 
 MAX_SIMILARITIES = 2**26  # in memory at a time: 256 MB, and enough queries for a fast matrix product
 BANK_BLOCK = 2**16  # features of the bank compared at a time, so that a memory-mapped bank is never read as a whole
+NEIGHBOURS = 10  # k of the share of neighbours that an adaptation keeps
 
 
 def knn_predict(
@@ -107,3 +108,27 @@ def _nearest(nearness: Callable[[Tensor, Tensor], Tensor], part: Tensor, bank: T
         best, indices = torch.cat([best, near], 1), torch.cat([indices, found + start], 1)
     kept = best.topk(k, dim=1)
     return kept.values, indices.gather(1, kept.indices)
+
+
+def neighbours_kept(
+    before: Float[Tensor, "sample dim"], after: Float[Tensor, "sample other"], k: int = NEIGHBOURS
+) -> Float[Tensor, " sample"]:
+    """Share of each sample's k nearest neighbours by cosine that are still among its k nearest afterwards.
+
+    >>> line = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
+    >>> neighbours_kept(line, line, k=1).tolist()
+    [1.0, 1.0, 1.0, 1.0]
+    """
+    k = min(k, len(before) - 1)
+    if k < 1:
+        raise ValueError("neighbours need at least two images")
+    old, new = (_others(features, k) for features in (before, after))
+    return (old.unsqueeze(2) == new.unsqueeze(1)).any(2).double().mean(1).to(before.dtype)
+
+
+def _others(features: Float[Tensor, "sample dim"], k: int) -> Int[Tensor, "sample k"]:
+    """The k nearest of each sample without itself, which need not come first among duplicates."""
+    found = most_similar(features, features, k + 1)[1]
+    itself = found == torch.arange(len(found), device=found.device).unsqueeze(1)
+    itself[~itself.any(1), -1] = True  # lost among more than k duplicates: drop the last one
+    return found[~itself].view(len(found), k)

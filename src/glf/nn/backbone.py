@@ -43,7 +43,7 @@ class Backbone(nn.Module):
         self.width = _width(name, self.body, channels, image_size)
 
     def forward(self, x: Float[Tensor, "batch channel height width"]) -> Float[Tensor, "batch feature"]:
-        out: Tensor = self.body(self._normalised(x))
+        out: Tensor = self.body(self.normalised(x))
         return out
 
     def with_maps(
@@ -53,7 +53,7 @@ class Backbone(nn.Module):
         body: Any = self.body
         if not hasattr(body, "forward_features") or not hasattr(body, "forward_head"):
             raise ValueError(f"{self.name} does not return its feature map: use small_resnet or a timm model")
-        maps = body.forward_features(self._normalised(x))
+        maps = body.forward_features(self.normalised(x))
         if maps.ndim != 4:
             raise ValueError(f"{self.name} has tokens instead of a feature map: use a convolutional model")
         return body.forward_head(maps, pre_logits=True), maps.flatten(2).transpose(1, 2)
@@ -67,7 +67,7 @@ class Backbone(nn.Module):
         self.train(training)
         return int(maps.shape[2])
 
-    def _normalised(self, x: Tensor) -> Tensor:
+    def normalised(self, x: Tensor) -> Tensor:
         if x.shape[1] == 1:
             x = x.expand(-1, self.channels, -1, -1)  # grey images for a colour backbone
         return (x - self.mean) / self.std

@@ -1,7 +1,7 @@
 """Cached features, which grow batch by batch and survive a kill.
 
-Each batch is appended to ``features.f32``, and once it is on disk a line is appended to ``journal.jsonl``. After a
-kill, extraction resumes after the last batch in the journal; anything beyond it is cut off.
+Each batch is appended to ``features.f32`` (or ``.f16``), and once it is on disk a line is appended to
+``journal.jsonl``. After a kill, extraction resumes after the last batch in the journal; anything beyond it is cut off.
 """
 
 import json
@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from glf.data.decode_all import Decoded
 from glf.data.source import Skipped
 from glf.files import atomic_write, exclusive_lock, explain_full_disk
 
-FEATURES, JOURNAL = "features.f32", "journal.jsonl"
+JOURNAL = "journal.jsonl"
 ADVICE = "free some space there, or set GLF_CACHE to another disk; the same command continues where it stopped"
 
 
@@ -36,18 +36,27 @@ class FeatureCache:
     width: int = 0
     skipped: list[tuple[int, str]] = field(default_factory=list)  # index and reason
     length: int = 0  # of the journal, in bytes
+    bits: Literal[16, 32] = 32  # of a number
+
+    @property
+    def file(self) -> Path:
+        return self.folder / f"features.f{self.bits}"
+
+    @property
+    def dtype(self) -> str:
+        return f"<f{self.bits // 8}"
 
     @classmethod
-    def open(cls, folder: Path) -> "FeatureCache":
+    def open(cls, folder: Path, bits: Literal[16, 32] = 32) -> "FeatureCache":
         """Read the journal up to the first line that is incomplete or claims more features than there are."""
-        cached = cls(folder)
+        cached = cls(folder, bits=bits)
         if not (folder / JOURNAL).exists():
             return cached
-        size = (folder / FEATURES).stat().st_size if (folder / FEATURES).exists() else 0
+        size = cached.file.stat().st_size if cached.file.exists() else 0
         for line in (folder / JOURNAL).read_bytes().splitlines(keepends=True):
             try:
                 values = json.loads(line)
-                if not line.endswith(b"\n") or values.get("count", 0) * values.get("width", 0) * 4 > size:
+                if not line.endswith(b"\n") or values.get("count", 0) * values.get("width", 0) * bits // 8 > size:
                     break
                 if "shape" in values:
                     cached.shape = None if values["shape"] is None else StoredSize(*values["shape"])
@@ -68,7 +77,7 @@ class FeatureCache:
         """
         with exclusive_lock(self.folder), explain_full_disk(self.folder, ADVICE):
             self.folder.mkdir(parents=True, exist_ok=True)
-            vars(self).update(vars(self.open(self.folder)))
+            vars(self).update(vars(self.open(self.folder, self.bits)))
             try:
                 yield
             finally:
@@ -79,7 +88,7 @@ class FeatureCache:
         """Begin an empty journal, which discards all features."""
         with atomic_write(self.folder / JOURNAL, ADVICE) as partial:
             partial.write_bytes(_line(shape=shape))
-        vars(self).update(vars(self.open(self.folder)))
+        vars(self).update(vars(self.open(self.folder, self.bits)))
 
     def extend(
         self,
@@ -92,12 +101,12 @@ class FeatureCache:
         """Append features batch by batch, until all images are done or one has another shape, which is returned."""
         batch, skipped = list[np.ndarray](), list[tuple[int, str]]()
         with (
-            open(self.folder / FEATURES, "ab") as features_file,
+            open(self.file, "ab") as features_file,
             open(self.folder / JOURNAL, "ab") as journal,
             closing(images),
             ui.progress() as bar,
         ):
-            features_file.truncate(self.count * self.width * 4)
+            features_file.truncate(self.count * self.width * self.bits // 8)
             journal.truncate(self.length)
             task = bar.add_task(label, total=total, completed=self.seen)
             for i, image in enumerate(images, start=self.seen):
@@ -111,7 +120,7 @@ class FeatureCache:
                     if batch:
                         features = features_of(np.stack(batch))
                         self.width = features.shape[1]
-                        _append(features_file, np.ascontiguousarray(features, dtype="<f4").data)
+                        _append(features_file, np.ascontiguousarray(features, dtype=self.dtype).data)
                     self.count, self.seen, self.skipped = self.count + len(batch), i + 1, self.skipped + skipped
                     _append(journal, _line(seen=self.seen, count=self.count, width=self.width, skipped=skipped))
                     batch, skipped = [], []
@@ -120,7 +129,7 @@ class FeatureCache:
 
     def features(self) -> np.ndarray:
         # Mapped copy-on-write, because torch refuses read-only arrays; nothing writes to it.
-        return np.memmap(self.folder / FEATURES, dtype="<f4", mode="c", shape=(self.count, self.width))
+        return np.memmap(self.file, dtype=self.dtype, mode="c", shape=(self.count, self.width))
 
 
 def _line(**values: object) -> bytes:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from glf.nn.backbone import Backbone
+from glf.nn.cut import Tail
 from glf.nn.heads import Heads, Prototypes, mlp
 from glf.types import Embeddings, Views
 
@@ -49,9 +50,14 @@ PASSED = ("target", "indices", "boxes", "prior")  # fields of Views that are pas
 
 
 class Network(nn.Module):
-    """Views to Embeddings. All views of one size are one batch to the backbone."""
+    """Views to Embeddings. All views of one size are one batch to the backbone.
 
-    def __init__(self, backbone: Backbone, heads: Heads, needs: frozenset[str], classes: int = 0) -> None:
+    ``classes`` and ``prior`` are the widths of the classifier and of the linear head on h, where a term needs them.
+    """
+
+    def __init__(
+        self, backbone: Backbone | Tail, heads: Heads, needs: frozenset[str], classes: int = 0, prior: int = 0
+    ) -> None:
         super().__init__()
         self.needs = needs
         widths = (backbone.width, *heads.projector)
@@ -62,15 +68,20 @@ class Network(nn.Module):
         self.generator = mlp((widths[-1], *heads.generator, widths[-1])) if "generated" in needs else None
         self.prototypes = Prototypes(heads.prototypes, widths[-1]) if "prototypes" in needs else None
         self.classifier = nn.Linear(widths[-1], classes) if "scores" in needs else None
-        self.local = mlp((backbone.map_width(), *heads.local)) if "maps" in needs else None
+        self.local = mlp((self.backbone.map_width(), *heads.local)) if "maps" in needs else None
+        self.relation = nn.Linear(widths[0], prior) if "r" in needs else None
         self.compiled: list[Callable[[Tensor], Tensor]] = []  # in a list, so that checkpoints do not contain it twice
+
+    @property
+    def encoder(self) -> nn.Module:
+        """The first part of the student: the backbone, or its tail if the trunk's activations are given."""
+        return self.student[0]
 
     @property
     def backbone(self) -> Backbone:
         """The student's backbone, which training returns."""
-        backbone = self.student[0]
-        assert isinstance(backbone, Backbone)
-        return backbone
+        assert isinstance(self.encoder, Backbone)
+        return self.encoder
 
     def compile_backbone(self) -> None:
         """Compile the backbone for training; online probes, with other batch sizes, use the uncompiled one."""
@@ -96,6 +107,7 @@ class Network(nn.Module):
         return Embeddings(
             z=z,
             h=_per_view(h, count) if "h" in self.needs else None,
+            r=None if self.relation is None else _per_view(self.relation(h), count),
             p=p,
             teacher=teacher,
             generated=generated,
@@ -108,7 +120,7 @@ class Network(nn.Module):
     def _encoded(self, x: tuple[Tensor, ...]) -> tuple[Tensor, Tensor | None]:
         """Features of all views, and the feature maps they were pooled from if a local projector needs them."""
         if self.local is None:
-            encode = self.compiled[0] if self.compiled else self.backbone
+            encode = self.compiled[0] if self.compiled else self.encoder
             return torch.cat([encode(same) for same in _by_size(x)]), None
         if len(full_views(x)) < len(x):
             raise ValueError("local features are compared between views of one size: use a policy without local crops")

@@ -1,6 +1,6 @@
-"""Published timm and torchvision models with their pretrained weights.
+"""Pretrained encoders: published timm and torchvision models with their weights, and backbones of runs.
 
-The weights come from a local file, from the library's cache, or from a download, which needs ``--download``.
+Published weights come from a local file, from the library's cache, or from a download, which needs ``--download``.
 """
 
 from importlib.util import find_spec
@@ -11,9 +11,10 @@ from torch import nn
 
 from glf.config.base import nearest
 from glf.nn.backbone import Backbone, without_classifier
-from glf.nn.weights import check_weights, load_weights
+from glf.nn.weights import check_backbone, check_weights, load_backbone, load_weights
 
 PACKAGED = "tf_efficientnet_lite0"
+ENCODERS = ("timm:<model>", "torchvision:<model>", "run:<directory>")
 _HUB_FILES = ("model.safetensors", "pytorch_model.bin", "open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 
 
@@ -41,7 +42,35 @@ def pretrained(name: str, *, weights: Path | None = None, size: int | None = Non
         load_weights(backbone.body, published.file, by_order=weights is None)
     else:
         backbone.body = _loaded(library, model, published.file)
-    if size is not None:
+    return _resized(backbone, size)
+
+
+def load_encoder(
+    spec: str, *, weights: Path | None = None, size: int | None = None, download: bool = False
+) -> Backbone:
+    """Load ``timm:<model>``, ``torchvision:<model>`` or ``run:<directory>``, for images of ``size`` or its own size."""
+    if is_library_model(spec):
+        return pretrained(spec, weights=weights, size=size, download=download)
+    return _resized(load_backbone(_run_directory(spec)), size)
+
+
+def check_encoder(spec: str, *, weights: Path | None = None, download: bool = False) -> None:
+    """Raise an error for an encoder that is unknown or not available locally, without loading its weights."""
+    if is_library_model(spec):
+        check_pretrained(spec, weights=weights, download=download)
+    else:
+        check_backbone(_run_directory(spec))
+
+
+def _run_directory(spec: str) -> Path:
+    kind, _, path = spec.partition(":")
+    if kind != "run" or not path:
+        raise ValueError(f"an encoder is {', '.join(ENCODERS)}, not {spec!r}")
+    return Path(path)
+
+
+def _resized(backbone: Backbone, size: int | None) -> Backbone:
+    if size is not None and size != backbone.image_size:
         body: Any = backbone.body
         if hasattr(body, "set_input_size"):  # a transformer resamples its position embeddings
             body.set_input_size(img_size=size)

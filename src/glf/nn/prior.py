@@ -18,12 +18,11 @@ from glf.data.images import ImageSet
 from glf.files import exclusive_lock
 from glf.nn.feature_cache import write_npy
 from glf.nn.features import extract
-from glf.nn.pretrained import check_pretrained, pretrained
-from glf.nn.weights import check_backbone, load_backbone
+from glf.nn.pretrained import ENCODERS, check_encoder, load_encoder
 
 FIT_IMAGES = 50_000  # images on which the reduction is fitted, at most
 PIXELS = 32  # px; larger images are scaled down for a pixel prior: distances between finer pixels say no more
-KINDS = ("pixels", "timm:<model>", "run:<directory>", "file:<array>")
+KINDS = ("pixels", *ENCODERS, "file:<array>")
 
 
 @runtime_checkable
@@ -48,12 +47,10 @@ def check_prior(config: PriorConfig) -> None:
     kind, _, rest = spec.partition(":")
     if kind == "file" and not Path(rest).is_file():
         raise FileNotFoundError(f"no prior at {rest}: --prior file:<array> is an .npy with one row for each image")
-    if kind == "run":
-        check_backbone(Path(rest))
-    elif kind == "timm":
-        check_pretrained(spec, weights=config.prior_weights, download=config.download)
+    known = [k.partition(":")[0] for k in KINDS]
+    if kind in ("timm", "torchvision", "run"):
+        check_encoder(spec, weights=config.prior_weights, download=config.download)
     elif spec != "pixels" and kind != "file":
-        known = [k.partition(":")[0] for k in KINDS]
         raise ValueError(f"unknown prior {spec!r}{nearest(kind, known)} (priors: {', '.join(KINDS)})")
 
 
@@ -62,9 +59,9 @@ def prior_features(
 ) -> np.ndarray:
     """Return the prior's features of every image, reduced to ``config.prior_width``: float32, memory-mapped.
 
-    ``config.prior`` is ``pixels``, ``timm:<model>`` (weights from a local file, from this machine's cache, or
-    downloaded if that is allowed), ``run:<directory>`` (a backbone trained with glf) or ``file:<array>`` (an .npy with
-    one row per image).
+    ``config.prior`` is ``pixels``, ``timm:<model>`` or ``torchvision:<model>`` (weights from a local file, from this
+    machine's cache, or downloaded if that is allowed), ``run:<directory>`` (a backbone trained with glf) or
+    ``file:<array>`` (an .npy with one row per image).
     """
     check_prior(config)
     spec, cache = config.prior or "", cache or cache_root() / "prior"
@@ -73,13 +70,10 @@ def prior_features(
         return _reduced(_from_file(Path(rest), len(images)), config.prior_width, cache, spec)
     encoder: nn.Module = Pixels()
     size = None
-    if kind == "timm":
-        encoder = pretrained(spec, weights=config.prior_weights, size=config.prior_size, download=config.download)
+    if kind != "pixels":
+        encoder = load_encoder(spec, weights=config.prior_weights, size=config.prior_size, download=config.download)
         size = encoder.image_size
-    elif kind == "run":
-        encoder = load_backbone(Path(rest))
-        size = encoder.image_size
-        if images.channels != encoder.channels:
+        if images.channels > encoder.channels:
             raise ValueError(f"the prior {spec} takes {encoder.channels} channels, the images have {images.channels}")
     with exclusive_lock(cache / f"prior-{images.key}"):  # of runs that start together one computes and the others wait
         features = extract(encoder, images, cache=cache, size=size, device=device, batch_size=256, label="prior")

@@ -61,10 +61,10 @@ def inspect_data(config: PretrainConfig, source: Source) -> DataFacts:
     if held_out is None:
         held_out = min(count // 10, 5_000) if source.classes and config.labels == "auto" else 0
     device = accelerator(config.device)
-    return DataFacts(count - held_out, _median_side(source), device, cores(), memory(device))
+    return DataFacts(count - held_out, median_side(source), device, cores(), memory(device))
 
 
-def _median_side(source: Source) -> int:
+def median_side(source: Source) -> int:
     """Return the median of the shorter sides, from the headers of some files; broken files are ignored."""
     sides: list[int] = []
     for i in range(0, len(source), -(-len(source) // SAMPLE)):

@@ -186,22 +186,22 @@ class Probe(L.Callback):
         self.latest = trainer.strategy.broadcast(self.latest)
 
     def measure(self, module: Pretraining) -> dict[str, float]:
-        """Return val/knn (weighted k-NN), val/rank, val/full_rank (its value for isotropic features), val/spread."""
+        """Return val/knn (weighted k-NN), val/rank, val/full_rank (its value for isotropic features), val/spread.
+
+        An adaptation adds val/kept, the share of neighbours kept from the frozen encoder.
+        """
         if len(self.val) == 0:  # nothing held out: the features' shape can be measured on training images
-            return _shape(self._features(module, self.bank[:SHAPE_IMAGES]))
-        bank, val = (self._features(module, rows) for rows in (self.bank, self.val))
+            rows = self.bank[:SHAPE_IMAGES]
+            features = module.features(self.images, rows)
+            return _shape(features) | module.compare_with_start(rows, features)
+        bank, val = (module.features(self.images, rows) for rows in (self.bank, self.val))
         result = _shape(val[:SHAPE_IMAGES])
         if self.images.labelled:
             labels, truth = (torch.from_numpy(self.images.targets[rows]) for rows in (self.bank, self.val))
             k = min(KNN_K, len(bank))
             predicted = weighted_knn_predict(bank, labels, val, k, KNN_TEMPERATURE)
             result["val/knn"] = round(float((predicted == truth).float().mean()), 4)
-        return result
-
-    def _features(self, module: Pretraining, indices: np.ndarray) -> torch.Tensor:
-        backbone = module.network.backbone
-        batches = encode(backbone, self.images, indices=indices, size=module.image_size, device=module.device)
-        return torch.from_numpy(np.concatenate(list(batches)))
+        return result | module.compare_with_start(self.bank, bank)
 
 
 def _shape(features: torch.Tensor) -> dict[str, float]:

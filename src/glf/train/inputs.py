@@ -2,12 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+import torch
 from torch.utils.data import DataLoader
 
 from glf.config.training import ResolvedPretrainConfig
+from glf.constrain.adc import LPM
 from glf.data import sources
 from glf.data.batches import EpochBatches, describe_storage, image_loader, worker_count
 from glf.data.images import ImageSet, split_held_out
@@ -15,10 +17,12 @@ from glf.data.shards.loader import StreamDataset, StreamSampler, stream_dataload
 from glf.data.shards.read import ShardStream
 from glf.device import torch_device
 from glf.nn.prior import prior_features
+from glf.objective import Objective
 from glf.runfiles import SKIPPED
 from glf.train.resolve import Resolved, holds_out
 from glf.types import Batch
 
+BANK = 8_192  # images of the bank that LPM compares with
 PROBE_SHARD_IMAGES = 2_000  # images of the held-out shard that the online probe uses
 
 
@@ -39,10 +43,15 @@ class Inputs(ABC):
     description: str  # where the images are, and how many workers read them
     statistics: tuple[tuple[float, ...], tuple[float, ...]] | None = None  # mean and std of the channels, if known
     streamed: bool = False
+    prior_width: int = 0  # of the prior's features, once they are computed
 
     @abstractmethod
     def compute_prior(self, say: Callable[[str], None]) -> None:
         """Compute the prior's features of all images, or load them from the cache."""
+
+    def fill_bank(self, objective: Objective) -> None:
+        """Give the objective the prior's features of all images, if a term compares with a bank of them."""
+        return
 
     @abstractmethod
     def dataloader(self, rank: int, world: int) -> DataLoader[Batch]:
@@ -61,12 +70,29 @@ class ImageInputs(Inputs):
     workers: int
     prior: np.ndarray | None = field(default=None, init=False)
 
+    def only_used(self) -> "ImageInputs":
+        """The same without the images that --max-images leaves out."""
+        used = np.sort(np.concatenate((self.train, self.val)))
+        if len(used) == len(self.images):
+            return self
+        train, val = (np.searchsorted(used, rows) for rows in (self.train, self.val))
+        return replace(self, images=self.images.select(used), train=train, val=val)
+
     def compute_prior(self, say: Callable[[str], None]) -> None:
         if "prior" not in self.needs:
             return
         config = self.config
         say(f"prior     {config.prior}: features of {len(self.images):,} images")
         self.prior = prior_features(config, self.images, device=torch_device(config.device))
+        self.prior_width = self.prior.shape[1]
+
+    def fill_bank(self, objective: Objective) -> None:
+        """Give LPM the prior's features of the training images, or of a sample of them, if it compares with a bank."""
+        for term in objective.modules():
+            if isinstance(term, LPM) and term.at == "bank":
+                assert self.prior is not None, "the term needs it"
+                rows = np.sort(np.random.default_rng(self.config.seed).permutation(self.train)[:BANK])
+                term.set_bank(torch.from_numpy(np.array(self.prior[rows])), torch.from_numpy(rows))
 
     def dataloader(self, rank: int, world: int) -> DataLoader[Batch]:
         batches = EpochBatches(self.train, self.config.batch_size, self.config.seed, rank, world)
@@ -119,7 +145,8 @@ class ShardInputs(Inputs):
 
     def compute_prior(self, say: Callable[[str], None]) -> None:
         if "prior" in self.needs:
-            say(f"prior     {self.shards.prior}: {self.shards.prior_width} features stored with each image")
+            self.prior_width = self.shards.prior_width or 0
+            say(f"prior     {self.shards.prior}: {self.prior_width} features stored with each image")
 
     def dataloader(self, rank: int, world: int) -> DataLoader[Batch]:
         config = self.config

@@ -16,9 +16,12 @@ from glf.config.training import ResolvedPretrainConfig
 from glf.data.augment.augment import augment
 from glf.data.augment.policies import ViewPolicy
 from glf.data.batches import EpochBatches
+from glf.data.images import ImageSet
 from glf.data.shards.loader import StreamSampler
 from glf.distributed import gather, rank, world_size
 from glf.measure.batch import NonFiniteTracker, embedding_statistics
+from glf.nn.backbone import Backbone
+from glf.nn.features import encode
 from glf.nn.network import Network
 from glf.objective import Method, Objective, gradient_shares
 from glf.train import optim
@@ -140,10 +143,30 @@ class Pretraining(L.LightningModule):
             prototypes.weight.grad = None
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        fixed = self.network.predictor if self.method.heads.fixed_predictor_lr else None
         trained = torch.nn.ModuleList([self.network, self.objective])
-        optimizer, scheduler = optim.build(trained, self.config, steps_per_epoch=self.steps_per_epoch, constant=fixed)
+        special = self.special_rates()
+        optimizer, scheduler = optim.build(trained, self.config, steps_per_epoch=self.steps_per_epoch, special=special)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def special_rates(self) -> list[optim.Part]:
+        """Parameters with a learning rate of their own."""
+        predictor = self.network.predictor
+        fixed = predictor is not None and self.method.heads.fixed_predictor_lr
+        return [optim.constant(predictor)] if fixed and predictor is not None else []
+
+    def features(self, images: ImageSet, indices: np.ndarray) -> Tensor:
+        """The backbone's features of some images as they are, on the CPU."""
+        batches = encode(self.backbone, images, indices=indices, size=self.image_size, device=self.device)
+        return torch.from_numpy(np.concatenate(list(batches)))
+
+    def compare_with_start(self, indices: np.ndarray, features: Tensor) -> dict[str, float]:
+        """Values that compare the features of some images with those before training, for the online probe."""
+        return {}
+
+    @property
+    def backbone(self) -> Backbone:
+        """The backbone, which training returns."""
+        return self.network.backbone
 
     def _seed_of_step(self, *numbers: int) -> int:
         return int(

@@ -1,37 +1,54 @@
 """Optimizers and the learning-rate schedule."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from glf.config.training import ResolvedPretrainConfig
+from glf.config.training import AdaptConfig, ResolvedPretrainConfig
 from glf.nn.schedule import warmup_cosine
 
 
 def scaled_lr(config: ResolvedPretrainConfig) -> float:
-    """Learning rate for this global batch: lr is stated for 256 images and scales linearly."""
-    return config.lr * config.batch_size / 256
+    """Learning rate for this global batch: lr is stated for 256 images and scales linearly, except in an adaptation."""
+    return config.lr if isinstance(config, AdaptConfig) else config.lr * config.batch_size / 256
+
+
+class Part(NamedTuple):
+    """Parameters with a learning rate of their own."""
+
+    parameters: Sequence[nn.Parameter]
+    factor: float  # of the learning rate
+    schedule: Callable[[int], float]
+
+
+def constant(module: nn.Module) -> Part:
+    """The parameters of a module, whose learning rate does not decay."""
+    return Part(list(module.parameters()), 1.0, lambda step: 1.0)
 
 
 def build(
-    network: nn.Module, config: ResolvedPretrainConfig, *, steps_per_epoch: int, constant: nn.Module | None = None
+    network: nn.Module,
+    config: ResolvedPretrainConfig,
+    *,
+    steps_per_epoch: int,
+    special: Sequence[Part] = (),
 ) -> tuple[torch.optim.Optimizer, LambdaLR]:
-    """Return the optimizer of the network and its schedule; the learning rate of ``constant`` does not decay."""
-    fixed = {id(p) for p in constant.parameters()} if constant is not None else set()
-    trained = [p for p in network.parameters() if p.requires_grad]
+    """Return the optimizer of the network and its schedule; all parameters but those of ``special`` share one."""
+    own = {id(p) for part in special for p in part.parameters}
+    rest = [p for p in network.parameters() if id(p) not in own]
     schedule = warmup_cosine(round(config.warmup_epochs * steps_per_epoch), config.epochs * steps_per_epoch)
     groups: list[dict[str, Any]] = []
     factors: list[Callable[[int], float]] = []
-    for is_fixed in (False, True):
+    for part in (Part(rest, 1.0, schedule), *special):
         for decayed in (True, False):  # vectors are biases and normalisation weights: no decay
-            chosen = [p for p in trained if (id(p) in fixed) == is_fixed and (p.ndim > 1) == decayed]
+            chosen = [p for p in part.parameters if p.requires_grad and (p.ndim > 1) == decayed]
             if chosen:
-                own = (config.weight_decay, 1.0) if decayed else (0.0, config.bias_lr)
-                groups.append({"params": chosen, "weight_decay": own[0], "lr": scaled_lr(config) * own[1]})
-                factors.append((lambda step: 1.0) if is_fixed else schedule)
+                decay, factor = (config.weight_decay, 1.0) if decayed else (0.0, config.bias_lr)
+                groups.append({"params": chosen, "weight_decay": decay, "lr": scaled_lr(config) * factor * part.factor})
+                factors.append(part.schedule)
     optimizer = _optimizer(config, groups)
     return optimizer, LambdaLR(optimizer, factors)
 

@@ -46,8 +46,9 @@ def resolve(config: PretrainConfig) -> Resolved:
     config = apply_recipe(config)
     objective = method.build(**config.options)
     source, shards, choices = None, None, list[Choice]()
-    streamed = config.data not in DATASETS and is_stream(config.data)
-    if _is_automatic(config):
+    named = config.data in DATASETS
+    streamed = not named and is_stream(config.data)
+    if not named and not streamed and _is_automatic(config):
         source = find_source(config.data, "train")
         config, choices = auto_configure(config, inspect_data(config, source), objective.needs)
     resolved = config if isinstance(config, ResolvedPretrainConfig) else with_defaults(config)
@@ -80,8 +81,7 @@ def _is_automatic(config: PretrainConfig) -> bool:
     if isinstance(config, ResolvedPretrainConfig) or not config.auto or config.recipe:
         return False
     path = Path(config.data).expanduser()
-    is_files = path.is_dir() or path.suffix.lower() == ".tar"
-    return config.data not in DATASETS and not is_stream(config.data) and is_files
+    return path.is_dir() or path.suffix.lower() == ".tar"
 
 
 def _with_heads(method: Method, config: ResolvedPretrainConfig) -> Method:

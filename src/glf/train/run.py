@@ -11,7 +11,7 @@ from rich.console import Console
 
 from glf import rundir
 from glf.config.base import to_dict
-from glf.config.training import PretrainConfig
+from glf.config.training import AdaptConfig, PretrainConfig
 from glf.data.images import stratified_sample
 from glf.device import seed_everything
 from glf.distributed import is_lost_peer
@@ -69,9 +69,12 @@ def build(run: Resolved, inputs: Inputs, log: RunLog) -> Pretraining:
     if "target" in objective.needs and not inputs.labelled:
         raise ValueError(f"{run.method.title} needs labels, and {config.data} has none")
     inputs.compute_prior(log)
+    inputs.fill_bank(objective)
     seed_everything(config.seed)
     return Pretraining(
-        network=Network(backbone, run.method.heads, objective.needs, classes=len(inputs.classes)),
+        network=Network(
+            backbone, run.method.heads, objective.needs, classes=len(inputs.classes), prior=inputs.prior_width
+        ),
         objective=objective,
         method=run.method,
         policy=run.policy,
@@ -97,12 +100,14 @@ def fit(
     out: Path | None,
     log: RunLog,
     callbacks: Sequence[L.Callback],
+    *,
+    bank_size: int = PROBE_BANK,
 ) -> Trained:
-    """Train; without a run directory (``out``) for two steps."""
+    """Train; without a run directory (``out``) for two steps. ``bank_size`` is that of the online probe."""
     config, images, train = run.config, inputs.images, inputs.train
     throughput = Throughput()
     metrics = Metrics(out / METRICS, throughput) if out else None
-    bank = train[stratified_sample(images.targets[train], min(len(train), PROBE_BANK), config.seed)]
+    bank = train[stratified_sample(images.targets[train], min(len(train), bank_size), config.seed)]
     probe = Probe(images, bank, inputs.val, config.probe_every, metrics)
     fingerprint = DataFingerprint(inputs.total, inputs.count, inputs.key, log)
     before: list[L.Callback] = [fingerprint, RefreshClusters(images, train), UpdateTeacher()]
@@ -120,10 +125,12 @@ def fit(
         )
         own = [*before, metrics, monitor, probe, progress_bar, checkpoints]
     trainer = make_trainer(config, [*own, *callbacks, throughput], steps=2 if out is None else -1)
+    resume = out / LAST if out and config.resume and (out / LAST).exists() else None
     try:
-        train_module(trainer, module, resume=out / LAST if out and config.resume else None)
+        train_module(trainer, module, resume=resume)
     except StopRun as stop:
-        command = f"glf pretrain --resume --out {shlex.quote(str(out))}"
+        name = "adapt" if isinstance(config, AdaptConfig) else "pretrain"
+        command = f"glf {name} --resume --out {shlex.quote(str(out))}"
         raise rundir.Stopped(f"{stop}; continue with: {command}", stop.signal) from None
     except RuntimeError as error:
         if not is_lost_peer(error):
@@ -135,16 +142,15 @@ def fit(
 
 
 def save(
-    run: Resolved, inputs: Inputs, module: Pretraining, trained: Trained, out: Path, log: RunLog
+    run: Resolved, inputs: Inputs, module: Pretraining, trained: Trained, out: Path, log: RunLog, **more: Any
 ) -> dict[str, Any]:
-    """Write the backbone and result.json, and log the verdict."""
-    backbone = module.network.backbone
+    """Write the backbone and result.json, and log the verdict. ``more`` are further entries of result.json."""
+    backbone = module.backbone
     save_backbone(backbone, out / BACKBONE)
     final = trained.probe.latest or trained.probe.measure(module)
     findings = examine(read_metrics(out))
     content = update_result(
         out,
-        kind="pretrain",
         config=to_dict(run.config),
         method=run.config.method,
         objective={**module.objective.described(), "architecture": run.method.architecture},
@@ -162,6 +168,7 @@ def save(
         evaluation=None,  # after --resume, an earlier evaluation was of other weights
         doctor=[asdict(finding) for finding in findings],
         **provenance(),
+        **{"kind": "pretrain", **more},
     )
     log_verdict(log, final, findings, out)
     return content
@@ -169,7 +176,7 @@ def save(
 
 def announce(log: RunLog, run: Resolved, inputs: Inputs, module: Pretraining) -> None:
     """Log the data, the method, the backbone and the schedule."""
-    config, images, backbone = run.config, inputs.images, module.network.backbone
+    config, images, backbone = run.config, inputs.images, module.backbone
     height, width = images.size
     terms = " + ".join(f"{weight:g} {term.name}" for weight, term in module.objective.parts)
     architecture = f"  (and by architecture: {run.method.architecture})" if run.method.architecture else ""

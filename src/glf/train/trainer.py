@@ -19,6 +19,7 @@ _NOISE = (
     ".*treespec, LeafSpec.*",
     ".*your dataloader is not resumable.*",  # ours starts where the checkpoint was written
     ".*sync_dist=True.*",  # every process computes the global loss
+    ".*in eval mode at the start of training.*",  # the encoder of an adaptation stays so
 )
 
 

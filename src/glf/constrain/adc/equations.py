@@ -22,15 +22,23 @@ memory; only ``reading="paper"``, which is for comparison, uses whole matrices. 
 
 import inspect
 import math
+from dataclasses import replace
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from glf.config.training import AdcOptions, CovarianceKind, Reading, TScale
+from glf.config.base import nearest
+from glf.config.training import AdcOptions, CovarianceKind, LpmAt, Reading, TScale
 from glf.constrain.adc.neighbours import NeighbourDistributions, entropy
 from glf.terms import Sum, Term
 from glf.types import Embeddings, Scalar
 
+LPM_NEEDS: dict[str, frozenset[str]] = {
+    "z": frozenset({"z", "prior"}),
+    "h": frozenset({"z", "r", "prior"}),
+    "bank": frozenset({"z", "r", "prior", "indices"}),
+}
 FLOOR = 1e-8  # on P_dat, P_pre and H in the paper's reading, which takes their logarithms and reciprocals
 
 
@@ -160,19 +168,39 @@ class DCM(Term):
 
 
 class LPM(Term):
-    """Local preservation: neighbours in the prior's feature space stay neighbours."""
+    """Local preservation: neighbours in the prior's feature space stay neighbours.
+
+    ``at`` says whose rows are compared with the prior's: ``z``, among the images of the batch; ``h``, a linear head on
+    the backbone's features, among the batch; ``bank``, that head against the prior's features of many images
+    (``set_bank``), so that an anchor sees its true neighbours, which are rarely in its batch.
+    """
 
     name, role, formula = "lpm", "constrain", "-sum_j P_prior(j) log P_t(j)"
-    needs = frozenset({"z", "prior"})
     reads_raw = True
+    bank: Tensor | None
+    bank_indices: Tensor | None
 
-    def __init__(self, *, neighbours: NeighbourDistributions | None = None) -> None:
+    def __init__(self, *, neighbours: NeighbourDistributions | None = None, at: LpmAt = "z") -> None:
         super().__init__()
-        self.neighbours = neighbours or NeighbourDistributions()
+        self.neighbours, self.at = neighbours or NeighbourDistributions(), at
+        if at not in LPM_NEEDS:
+            raise ValueError(f"unknown {at!r}{nearest(at, LPM_NEEDS)} (LPM reads one of {', '.join(LPM_NEEDS)})")
+        if at == "bank" and self.neighbours.reading == "paper":
+            raise ValueError("reading='paper' has no bank: the paper compares the images of a batch")
+        self.needs = LPM_NEEDS[at]
+        self.register_buffer("bank", None, persistent=False)
+        self.register_buffer("bank_indices", None, persistent=False)
+
+    def set_bank(self, prior: Float[Tensor, "entry width"], indices: Int[Tensor, " entry"]) -> None:
+        """Set the prior's features of the bank's images, and the positions of these images in the data set."""
+        self.bank, self.bank_indices = prior, indices
 
     def forward(self, e: Embeddings) -> Scalar:
         e.require("prior")
         n = self.neighbours
+        if self.at == "bank":
+            return lpm(*self._over_bank(e))
+        e = self._read(e)
         if n.reading == "paper":
             return lpm(n.log_dat(e), n.log_pre(e), reading="paper")
         preservation = n.divergences(e).preservation
@@ -181,9 +209,25 @@ class LPM(Term):
 
     def diagnose(self, e: Embeddings) -> dict[str, Tensor]:
         """Entropies of ``dat`` and ``pre``: look here first when LPM has no effect."""
-        _, dat, pre = self.neighbours.entropies(e)
-        assert pre is not None
+        if self.at == "bank":
+            dat, pre = (entropy(rows) for rows in self._over_bank(e))
+        else:
+            _, dat, of_prior = self.neighbours.entropies(self._read(e))
+            assert of_prior is not None
+            pre = of_prior
         return {"entropy/dat": dat.mean(), "entropy/pre": pre.mean()}
+
+    def _read(self, e: Embeddings) -> Embeddings:
+        return replace(e, z=e.require("r")) if self.at == "h" else e
+
+    def _over_bank(self, e: Embeddings) -> tuple[Tensor, Tensor]:
+        """``dat`` and ``pre`` of each anchor over the images of the bank, as log-distributions."""
+        if self.bank is None or self.bank_indices is None:
+            raise ValueError("LPM at 'bank' needs the prior's features of the data set: call set_bank() first")
+        itself = e.require("indices").unsqueeze(1) == self.bank_indices.unsqueeze(0)
+        rows = torch.cat((e.require("r"), e.require("prior").detach().unsqueeze(0)))
+        found = self.neighbours.log_over_bank(rows, self.bank, itself)
+        return found[:-1], found[-1]
 
 
 class ADC(Sum):
@@ -213,6 +257,7 @@ class ADC(Sum):
         t_scale: TScale = AdcOptions.t_scale,
         reading: Reading = AdcOptions.reading,
         covariance: CovarianceKind | None = AdcOptions.covariance,
+        lpm_at: LpmAt | None = AdcOptions.lpm_at,
     ) -> None:
         neighbours = NeighbourDistributions(
             rho=rho,
@@ -223,10 +268,10 @@ class ADC(Sum):
             covariance=covariance,
         )
         calibration = DCM(weighted=True, ramp_epochs=ramp_epochs, neighbours=neighbours)
-        super().__init__((nu, calibration), (upsilon, LPM(neighbours=neighbours)))
+        super().__init__((nu, calibration), (upsilon, LPM(neighbours=neighbours, at=lpm_at or "z")))
         self.nu, self.upsilon, self.ramp_epochs = nu, upsilon, ramp_epochs
         self.rho, self.effective_dim, self.prior_effective_dim = rho, effective_dim, prior_effective_dim
-        self.t_scale, self.reading, self.covariance = t_scale, reading, covariance
+        self.t_scale, self.reading, self.covariance, self.lpm_at = t_scale, reading, covariance, lpm_at
 
     @classmethod
     def from_options(cls, options: AdcOptions) -> "ADC":

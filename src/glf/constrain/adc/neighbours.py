@@ -5,13 +5,13 @@ import math
 from typing import get_args
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
 from glf.config.base import nearest
 from glf.config.training import AdcOptions, CovarianceKind, Reading, TScale
-from glf.constrain.adc.blockwise import Divergences, StudentKernel, divergences
+from glf.constrain.adc.blockwise import LOG_ZERO, Divergences, StudentKernel, divergences
 from glf.constrain.adc.kernels import log_gaussian, log_student, squared_distances, student_factor
 from glf.nn.memory import RunningCovariance, covariance_of
 from glf.similarity import off_diagonal
@@ -121,6 +121,25 @@ class NeighbourDistributions(torch.nn.Module):
             return divergences(points, kernel, prior, prior_kernel, entropies=entropies)
 
         return e.cached((self, entropies), compute)
+
+    def log_over_bank(
+        self,
+        rows: Float[Tensor, "view anchor width"],
+        bank: Float[Tensor, "entry width"],
+        itself: Bool[Tensor, "anchor entry"],
+    ) -> Float[Tensor, "view anchor entry"]:
+        """Student-t kernel of rows in the prior's space with a bank of the prior's features, as log-distributions.
+
+        The scale is that of the bank. An anchor that is in the bank itself does not count.
+        """
+        scale = bank.var(0).mean().clamp_min(torch.finfo(bank.dtype).tiny).sqrt()
+        factor = math.sqrt(self.prior_effective_dim / bank.shape[-1]) / scale
+        points, entries = (rows - bank.mean(0)) * factor, (bank - bank.mean(0)) * factor
+        distances = (points.pow(2).sum(-1, keepdim=True) + entries.pow(2).sum(-1) - 2 * points @ entries.T).clamp_min(
+            0
+        ) * student_factor(self.rho, self.t_scale)
+        log_kernel = log_student(distances, self.rho, self.prior_effective_dim)
+        return log_kernel.masked_fill(itself, LOG_ZERO).log_softmax(-1)
 
     def entropies(self, e: Embeddings) -> tuple[Tensor, Tensor, Tensor | None]:
         """Entropies of ``cal``, ``dat`` and, where there is a prior, ``pre``."""

@@ -30,6 +30,7 @@ BLUR_SIGMA = (0.1, 2.0)  # range of the Gaussian blur's standard deviation, in p
 
 _WMSE = ViewPolicy(grey=0.1)
 _GENTLE = replace(_WMSE, crop_area=(0.4, 1.0))
+_MILD = ViewPolicy(crop_area=(0.4, 1.0), brightness=0.2, contrast=0.2, saturation=0.2, hue=0.05, grey=0.05)
 _STRONG = ViewPolicy(crop_area=(0.08, 1.0), brightness=0.8, contrast=0.8, saturation=0.8, hue=0.2, blur=0.5)
 _GLOBAL = replace(_STRONG, crop_area=(0.14, 1.0))
 _LOCAL = replace(_STRONG, crop_area=(0.05, 0.14), side=18 / 32)
@@ -40,6 +41,8 @@ POLICIES: dict[str, tuple[ViewPolicy, ...]] = {
     "wmse": (_WMSE, _WMSE),
     # wmse with larger crops, for small centred objects that a fifth of the image does not show
     "gentle": (_GENTLE, _GENTLE),
+    # For adapting a pretrained encoder: large crops, and colours change little, because they may tell classes apart
+    "mild": (_MILD, _MILD),
     # solo-learn's symmetric.yaml for CIFAR
     "symmetric": (_STRONG, _STRONG),
     # SwAV's multi-crop (2 global and 6 local views) with CIFAR's sizes, 2 x 32 + 6 x 18

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
-from glf.data.batches import ignore_signals, shared_memory, to_tensor
+from glf.data.batches import to_tensor, whole_batch_loader
 from glf.data.decode import quiet
 from glf.data.images import WorkerError
 from glf.data.shards.read import BrokenShard, DecodedSample, ShardSample, ShardStream, read_samples, skipped_sample
@@ -234,16 +234,6 @@ def usable_workers(stream: ShardStream, workers: int, world: int) -> int:
 def stream_dataloader(
     dataset: StreamDataset, sampler: StreamSampler, *, workers: int = 0, pin: bool = False
 ) -> DataLoader[Batch]:
-    """Batches of raw pixels, with prior features if the dataset reads them. Prefetches like ``image_loader``."""
+    """Batches of raw pixels, with prior features if the dataset reads them."""
     batch_bytes = dataset.batch_size * dataset.stream.size.nbytes
-    ahead = max(1, min(4, shared_memory() // max(1, workers * batch_bytes)))
-    return DataLoader(
-        dataset,
-        sampler=sampler,
-        batch_size=None,
-        num_workers=workers,
-        pin_memory=pin,
-        persistent_workers=workers > 0,
-        prefetch_factor=ahead if workers else None,
-        worker_init_fn=ignore_signals if workers else None,
-    )
+    return whole_batch_loader(dataset, sampler, batch_bytes=batch_bytes, workers=workers, pin=pin)

@@ -1,0 +1,117 @@
+"""The training step of an adaptation: the encoder is in evaluation mode and learns later and slower than the heads."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from glf.config.training import ResolvedAdaptConfig
+from glf.data.images import ImageSet
+from glf.measure.knn import neighbours_kept
+from glf.nn.backbone import Backbone
+from glf.nn.schedule import warmup_cosine
+from glf.train.module import Pretraining
+from glf.train.optim import Part
+from glf.types import Batch, Embeddings, Loss, Views
+
+FEATURE_BATCH = 256
+
+
+class Adaptation(Pretraining):
+    """Adapts a pretrained backbone, or its tail on the cached activations of its trunk.
+
+    The encoder is in evaluation mode throughout: batch normalisation uses the pretrained running statistics, which a
+    batch of a few hundred images would estimate worse, and dropout is off. Its scales and shifts are trained.
+    """
+
+    def __init__(self, *, whole: Backbone, activations: np.ndarray | None, **parts: Any) -> None:
+        super().__init__(**parts)
+        self.whole = [whole]  # in a list: its weights are those of the network and are not saved twice
+        self.activations = activations
+        self.start = self.adapted()  # the pretrained weights
+        self.reference: tuple[np.ndarray, Tensor] | None = None  # some images, and their frozen features
+
+    @property
+    def adaptation(self) -> ResolvedAdaptConfig:
+        assert isinstance(self.config, ResolvedAdaptConfig)
+        return self.config
+
+    @property
+    def backbone(self) -> Backbone:
+        return self.whole[0]
+
+    def train(self, mode: bool = True) -> "Adaptation":
+        super().train(mode)
+        for student in (self.network.student, *([self.network.teacher.copy] if self.network.teacher else [])):
+            assert isinstance(student, nn.Sequential)
+            student[0].eval()
+        return self
+
+    def _views(self, batch: Batch) -> Views:
+        if self.activations is None:
+            return super()._views(batch)
+        x = tuple(v.to(self.dtype, memory_format=_format(v)) for v in batch.images.unbind(1))
+        prior = None if batch.prior is None else batch.prior.to(self.dtype)
+        return Views(x, batch.images.new_zeros(len(x), len(batch.images), 4), batch.target, batch.indices, prior)
+
+    def _loss(self, embeddings: Embeddings) -> Loss:
+        loss = super()._loss(embeddings)
+        weight = self.adaptation.l2sp
+        if weight:
+            now = self._trained()
+            term = weight / 2 * torch.stack([(now[name] - p).pow(2).sum() for name, p in self.start.items()]).sum()
+            loss = replace(loss, total=loss.total + term, constrain={**loss.constrain, "l2sp": term})
+            if self.metrics:
+                self.metrics |= {"loss": loss.total.detach(), "constrain/l2sp": term.detach()}
+        return loss
+
+    def special_rates(self) -> list[Part]:
+        """Heads: a higher learning rate from the start. Everything else, the encoder, begins after ``head_share``."""
+        config, encoder = self.adaptation, {id(p) for p in self.network.encoder.parameters()}
+        total = config.epochs * self.steps_per_epoch
+        alone = round(config.head_share * total)
+        warmup = max(1, alone // 2)
+        later = warmup_cosine(warmup, max(1, total - alone))
+        parameters = [*self.network.parameters(), *self.objective.parameters()]
+        heads = [p for p in parameters if id(p) not in encoder]
+        tail = [p for p in parameters if id(p) in encoder]
+        return [
+            Part(tail, 1.0, lambda step: 0.0 if step < alone else later(step - alone)),
+            Part(heads, config.head_lr, warmup_cosine(warmup, total)),
+        ]
+
+    @torch.no_grad()
+    def features(self, images: ImageSet, indices: np.ndarray) -> Tensor:
+        if self.activations is None:
+            return super().features(images, indices)
+        tail, found = self.network.encoder, []
+        for start in range(0, len(indices), FEATURE_BATCH):
+            x = torch.from_numpy(self.activations[indices[start : start + FEATURE_BATCH], 0])
+            found.append(tail(x.to(self.device).to(self.dtype, memory_format=_format(x))).float().cpu())
+        return torch.cat(found)
+
+    def compare_with_start(self, indices: np.ndarray, features: Tensor) -> dict[str, float]:
+        if self.reference is None or not np.array_equal(indices, self.reference[0]):
+            return {}
+        return {"val/kept": round(float(neighbours_kept(self.reference[1], features).mean()), 4)}
+
+    def _trained(self) -> dict[str, Tensor]:
+        """The encoder's parameters that training changes."""
+        return {name: p for name, p in self.network.encoder.named_parameters() if p.requires_grad}
+
+    def adapted(self) -> dict[str, Tensor]:
+        """A copy of the trained parameters as they are now."""
+        return {name: p.detach().clone() for name, p in self._trained().items()}
+
+    @torch.no_grad()
+    def set_weights(self, adapted: dict[str, Tensor], share: float) -> None:
+        """Set the encoder to the average of the pretrained (share 0) and the adapted weights (share 1)."""
+        for name, p in self._trained().items():
+            start = self.start[name].to(p.device)
+            p.copy_(adapted[name] if share == 1 else torch.lerp(start, adapted[name], share))
+
+
+def _format(x: Tensor) -> torch.memory_format:
+    return torch.channels_last if x.ndim == 4 else torch.contiguous_format

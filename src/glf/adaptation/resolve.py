@@ -1,0 +1,156 @@
+"""From the options of ``glf adapt`` to the config of its run: encoder, image size, batch size, length of training."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from glf.adaptation.activations import free_disk, planned_views
+from glf.config.training import AdaptConfig, ResolvedAdaptConfig
+from glf.data.image_cache import cache_root
+from glf.data.source import Source
+from glf.data.sources import find_source
+from glf.device import accelerator
+from glf.nn.backbone import Backbone
+from glf.nn.cut import cut
+from glf.nn.memory import Clusters
+from glf.nn.pretrained import is_library_model, load_encoder
+from glf.train.auto_config import CPU_SIDE, Choice, median_side
+from glf.train.resolve import Resolved, resolve
+
+SMALLEST, STEP = 64, 32  # px: smaller images are enlarged to this side; sizes are multiples of STEP
+FEW_IMAGES = 100
+EPOCHS, MOST_IMAGES = 20, 400_000  # epochs, and images seen in all of them together
+BATCH, BATCHES = 256, 4  # batch size, and batches of an epoch if there are fewer images
+
+
+class ResolvedAdaptation(NamedTuple):
+    """Everything about an adaptation that is known before an image is decoded."""
+
+    run: Resolved
+    config: ResolvedAdaptConfig  # that of the run
+    encoder: Backbone  # pretrained, at the image size of the run
+
+
+def resolve_adaptation(config: AdaptConfig) -> ResolvedAdaptation:
+    """Resolve and check every option before anything slow happens; on --resume the saved config is used."""
+    config = name_encoder(config)
+    choices, source = list[Choice](), None
+    if not config.resume:
+        encoder = load_encoder(config.encoder, weights=config.weights, download=config.download)
+        source = find_source(config.data, "train", root=config.root, download=config.download)
+        config, choices = automatic(config, encoder, source)
+    run = resolve(replace(config, auto=False))
+    resolved = run.config
+    assert isinstance(resolved, ResolvedAdaptConfig)
+    encoder = load_encoder(
+        resolved.encoder, weights=resolved.weights, size=resolved.image_size, download=config.download
+    )
+    if source is not None:
+        views, why = plan_views(run, resolved, encoder, len(source))
+        if config.views is None or views != config.views:
+            choices.append(Choice("views", views, why))
+        resolved = replace(resolved, views=views)
+    elif resolved.train == "tail":
+        cut(encoder, resolved.tail)  # raises before anything slow
+    return ResolvedAdaptation(run._replace(config=resolved, choices=choices), resolved, encoder)
+
+
+def plan_views(run: Resolved, config: ResolvedAdaptConfig, encoder: Backbone, images: int) -> tuple[int, str]:
+    """Number of cached views of each image, 0 for a trunk that runs in every epoch, and why."""
+    if config.train != "tail":
+        return 0, f"--train {config.train} has no frozen trunk"
+    halves = cut(encoder, config.tail)
+    if len({view.side for view in run.policy}) > 1:
+        return 0, f"the policy {config.augment} has views of several sizes: the trunk runs in every epoch"
+    if "maps" in run.objective.needs or any(isinstance(m, Clusters) for m in run.objective.modules()):
+        return 0, f"{run.method.title} needs the images themselves: the trunk runs in every epoch"
+    blank = torch.zeros(1, encoder.channels, encoder.image_size, encoder.image_size)
+    with torch.no_grad():
+        size = 2 * halves.trunk.eval()(blank).numel()  # float16
+    return planned_views(config.views, images, len(run.policy), size, free_disk(cache_root()))
+
+
+def name_encoder(config: AdaptConfig) -> AdaptConfig:
+    """The config with an encoder that names its kind: timm:, torchvision: or run:, with a file of weights if given."""
+    spec, path = config.encoder, Path(config.encoder).expanduser()
+    if config.backbone is not None and not isinstance(config, ResolvedAdaptConfig):
+        if is_library_model(spec) or spec.startswith("run:"):
+            raise ValueError(f"--backbone names the model of a file of weights, and {spec} already names one: drop it")
+        if not path.is_file():
+            raise FileNotFoundError(f"no weights at {path}: give a .safetensors, .pt, .pth or .ckpt file")
+        return replace(config, encoder=_with_library(config.backbone), weights=path, backbone=None)
+    if is_library_model(spec) or spec.startswith("run:"):
+        return config
+    if path.is_dir() or path.suffix == ".safetensors":
+        return replace(config, encoder=f"run:{path}")
+    if path.is_file():
+        raise ValueError(f"{path} does not say which model it belongs to: name it with --backbone, such as resnet50")
+    return replace(config, encoder=_with_library(spec))
+
+
+def _with_library(name: str) -> str:
+    """Name of a model with its library; timm's wins if both have it."""
+    if is_library_model(name):
+        return name
+    import timm
+    import torchvision
+
+    if not timm.is_model(name) and name in torchvision.models.list_models(module=torchvision.models):
+        return f"torchvision:{name}"
+    return f"timm:{name}"
+
+
+def automatic(config: AdaptConfig, encoder: Backbone, source: Source) -> tuple[AdaptConfig, list[Choice]]:
+    """Fill the options that depend on the encoder and the images."""
+    size, why = image_size(config, encoder, source)
+    count = min(len(source), config.max_images or len(source))
+    held_out = config.val_images
+    if held_out is None:
+        held_out = min(count // 10, 5_000) if source.classes and config.labels == "auto" else 0
+    train = count - held_out
+    batch = min(BATCH, 2 ** max(1, (train // BATCHES).bit_length() - 1))
+    epochs = max(1, min(EPOCHS, MOST_IMAGES // max(1, train)))
+    values: dict[str, tuple[Any, str]] = {
+        "image_size": (size, why),
+        "batch_size": (batch, f"there are {train:,} training images"),
+        "epochs": (epochs, f"{epochs * (train // batch):,} steps"),
+    }
+    choices = [Choice(name, value, why) for name, (value, why) in values.items() if getattr(config, name) is None]
+    config = replace(config, **{choice.name: choice.value for choice in choices})
+    name = config.encoder.partition(":")[2].rstrip("/").rpartition("/")[2]
+    data = Path(config.data).stem or "data"
+    out = config.out or Path("runs") / f"adapt-{name}-{data}-{config.seed}"
+    library = is_library_model(config.encoder)
+    return replace(
+        config,
+        out=out,
+        backbone=encoder.name,
+        stem=encoder.stem,
+        prior=config.encoder,
+        prior_weights=config.weights,
+        prior_size=config.image_size,
+        weights=config.weights if library else None,
+    ), choices
+
+
+def image_size(config: AdaptConfig, encoder: Backbone, source: Source) -> tuple[int, str]:
+    """The size of most images, within what the encoder was made for and what the device can compute.
+
+    A run's backbone keeps its own size. A transformer gets a multiple of its patches.
+    """
+    if config.encoder.startswith("run:"):
+        return encoder.image_size, "the size of the encoder"
+    side = min(source.pixels.shape[1:3]) if source.pixels is not None else median_side(source)
+    size, why = side // STEP * STEP, f"the shorter side of most images is {side} px"
+    if size < SMALLEST:
+        size, why = SMALLEST, f"images of {side} px are enlarged: the encoder was trained on {encoder.image_size} px"
+    if size > encoder.image_size:
+        size, why = encoder.image_size, "the size of the encoder"
+    if accelerator(config.device) == "cpu" and size > CPU_SIDE:
+        size, why = CPU_SIDE, f"on a CPU, {encoder.image_size} px would take {(size / CPU_SIDE) ** 2:.0f} times as long"
+    patch = getattr(getattr(encoder.body, "patch_embed", None), "patch_size", None)
+    if patch:
+        size = max(1, size // int(patch[0])) * int(patch[0])
+    return size, why

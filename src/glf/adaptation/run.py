@@ -1,0 +1,291 @@
+"""glf adapt: resolve, load, compute the activations of the frozen trunk once, train, keep the best weights, save."""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import lightning as L
+import numpy as np
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from glf import rundir
+from glf.adaptation import activations as trunk_activations
+from glf.adaptation.choose import Comparison, compare_weights
+from glf.adaptation.foretell import foretell
+from glf.adaptation.module import Adaptation
+from glf.adaptation.resolve import FEW_IMAGES, ResolvedAdaptation, resolve_adaptation
+from glf.config.training import AdaptConfig
+from glf.data.image_cache import cache_root
+from glf.data.images import stratified_sample
+from glf.device import seed_everything, torch_device
+from glf.malloc import retain_freed_memory
+from glf.measure.geometry import uniformity
+from glf.nn.backbone import Backbone
+from glf.nn.cut import Halves, cut, norm_parameters, trainable
+from glf.nn.features import encode
+from glf.nn.network import Network
+from glf.nn.norms import estimate_statistics
+from glf.nn.pretrained import load_encoder
+from glf.runfiles import LOG
+from glf.train.callbacks import RunLog
+from glf.train.inputs import ImageInputs, load_inputs
+from glf.train.optim import scaled_lr
+from glf.train.progress import format_duration
+from glf.train.run import fit, save
+from glf.types import Batch
+
+REFERENCE_IMAGES = 2_000  # whose neighbours are compared with the frozen ones during training
+TIMED = 64  # views of the batch from which the time is estimated
+
+
+class Encoder(NamedTuple):
+    """The encoder that is adapted, with trainable parameters as ``--train`` says."""
+
+    backbone: Backbone
+    halves: Halves | None  # trunk and tail, if only the tail is trained
+    activations: np.ndarray | None = None  # of the trunk, if they are cached
+
+
+def adapt(config: AdaptConfig, console: Console | None = None, callbacks: Sequence[L.Callback] = ()) -> dict[str, Any]:
+    """Adapt an encoder and return the content of result.json, or {} for a dry run and on other ranks."""
+    log = RunLog(console or Console())
+    resolved = resolve_adaptation(config)
+    for choice in resolved.run.choices:
+        log(str(choice))
+    inputs = load_inputs(resolved.run)
+    assert isinstance(inputs, ImageInputs)
+    inputs = inputs.only_used()
+    with rundir.create(resolved.config) as out, retain_freed_memory(resolved.run.accelerator == "cpu"):
+        if out is not None:
+            log.open(out / LOG)
+            rundir.note_skipped(out, inputs.images.skipped)
+        encoder = prepare(resolved, inputs)
+        announce(log, resolved, inputs, encoder)
+        inputs.compute_prior(log)
+        inputs.fill_bank(resolved.run.objective)
+        encoder = encoder._replace(activations=compute_activations(resolved, inputs, encoder))
+        module = build(resolved, inputs, encoder)
+        assert module.reference is not None
+        log(f"features  {foretell(uniformity(module.reference[1]))}")
+        trained = fit(resolved.run, inputs, module, out, log, callbacks, bank_size=REFERENCE_IMAGES)
+        if out is None:
+            log("dry run: trained two steps, wrote nothing")
+        if out is None or not trained.trainer.is_global_zero:
+            return {}
+        found = choose(resolved, inputs, module)
+        log_choice(log, found)
+        trained.probe.latest.clear()  # it measured the adapted weights, not the chosen ones
+        return save(resolved.run, inputs, module, trained, out, log, kind="adapt", adaptation=found.described())
+
+
+def prepare(resolved: ResolvedAdaptation, inputs: ImageInputs) -> Encoder:
+    """Freeze what is not trained; estimate the statistics of batch normalisation if the config says so."""
+    config, backbone = resolved.config, resolved.encoder
+    if inputs.images.channels > backbone.channels:
+        raise ValueError(f"{config.data} is in colour, and {config.encoder} takes {backbone.channels} channel")
+    backbone.to(torch_device(config.device)).requires_grad_(False)
+    if config.norms == "data":
+        estimate_statistics(backbone, inputs.images, inputs.train, device=torch_device(config.device))
+    if config.train == "tail":
+        halves = cut(backbone, config.tail)
+        halves.tail.requires_grad_(True)
+        return Encoder(backbone, halves)
+    for p in norm_parameters(backbone) if config.train == "norms" else backbone.parameters():
+        p.requires_grad_(True)
+    return Encoder(backbone, None)
+
+
+def compute_activations(resolved: ResolvedAdaptation, inputs: ImageInputs, encoder: Encoder) -> np.ndarray | None:
+    """The trunk's activations of all images and views, from the cache as far as they are there; None without views."""
+    config = resolved.config
+    if encoder.halves is None or not config.views:
+        return None
+    cached = trunk_activations.activation_cache(
+        cache_root() / "activations", encoder.halves.trunk, inputs.images, resolved.run.policy, config
+    )
+    return trunk_activations.compute_activations(
+        cached, encoder.halves.trunk, inputs.images, resolved.run.policy, config, torch_device(config.device)
+    )
+
+
+def build(resolved: ResolvedAdaptation, inputs: ImageInputs, encoder: Encoder) -> Adaptation:
+    """Build the Lightning module: heads from the seed, the encoder as it is."""
+    run, config = resolved.run, resolved.config
+    seed_everything(config.seed)
+    cached = encoder.activations is not None and encoder.halves is not None
+    trained = encoder.halves.tail if cached and encoder.halves else encoder.backbone
+    width = inputs.prior_width
+    network = Network(trained, run.method.heads, run.objective.needs, classes=len(inputs.classes), prior=width)
+    assert config.image_size is not None
+    module = Adaptation(
+        whole=encoder.backbone,
+        activations=encoder.activations,
+        network=network,
+        objective=run.objective,
+        method=run.method,
+        policy=run.policy,
+        image_size=config.image_size,
+        config=config,
+        steps_per_epoch=inputs.count // config.batch_size,
+        dataloader=partial(activation_batches, resolved, inputs, encoder) if cached else inputs.dataloader,
+    )
+    module.eval()
+    count = min(len(inputs.train), REFERENCE_IMAGES)
+    rows = inputs.train[stratified_sample(inputs.images.targets[inputs.train], count, config.seed)]
+    module.reference = rows, module.features(inputs.images, rows)
+    if network.relation is not None and inputs.prior is not None:
+        start_at_prior(network.relation, module.reference[1], torch.from_numpy(np.array(inputs.prior[rows])))
+    return module.train()
+
+
+def activation_batches(
+    resolved: ResolvedAdaptation, inputs: ImageInputs, encoder: Encoder, rank: int, world: int
+) -> DataLoader[Batch]:
+    """Batches of cached activations, of one process."""
+    config = resolved.config
+    assert encoder.activations is not None
+    assert config.views is not None
+    batches = trunk_activations.EpochViews(
+        inputs.train,
+        config.batch_size,
+        config.seed,
+        rank,
+        world,
+        views=config.views,
+        kinds=len(resolved.run.policy),
+    )
+    reader = trunk_activations.ActivationReader(encoder.activations, inputs.images.targets, inputs.prior)
+    pin = torch_device(config.device) == "cuda"
+    return trunk_activations.activation_loader(reader, batches, workers=config.workers or 0, pin=pin)
+
+
+@torch.no_grad()
+def start_at_prior(head: nn.Linear, features: Tensor, prior: Tensor) -> None:
+    """Set the linear head so that it maps the frozen features to the prior's, which are a linear function of them."""
+    ones = torch.ones(len(features), 1)
+    solution = torch.linalg.lstsq(torch.cat((features, ones), 1).double(), prior.double(), driver="gelsd").solution
+    head.weight.copy_(solution[:-1].T)
+    head.bias.copy_(solution[-1])
+
+
+def choose(resolved: ResolvedAdaptation, inputs: ImageInputs, module: Adaptation) -> Comparison:
+    """Compare frozen, adapted and averaged weights, and leave the best ones in the backbone."""
+    config = resolved.config
+    original = None
+    if config.norms == "data":  # the network before training already differed from the frozen encoder
+        original = load_encoder(
+            config.encoder, weights=config.weights, size=config.image_size, download=config.download
+        )
+
+    def frozen(rows: np.ndarray) -> Tensor:
+        assert original is not None
+        batches = encode(original, inputs.images, indices=rows, size=config.image_size, device=module.device)
+        return torch.from_numpy(np.concatenate(list(batches)))
+
+    module.eval()
+    found = compare_weights(
+        module,
+        inputs.images,
+        inputs.train,
+        inputs.val,
+        seed=config.seed,
+        frozen=frozen if original else None,
+        choose=config.choose,
+    )
+    if original is not None and found.chosen.share == 0:
+        module.backbone.load_state_dict(original.state_dict())
+    return found
+
+
+def announce(log: RunLog, resolved: ResolvedAdaptation, inputs: ImageInputs, encoder: Encoder) -> None:
+    """Log the data, the encoder, what is trained, the method, and how long it will take."""
+    run, config, images = resolved.run, resolved.config, inputs.images
+    skipped = f", {len(images.skipped)} files skipped" if images.skipped else ""
+    log(
+        f"data      {images.name}: {inputs.count:,} training images, {len(inputs.val):,} held out"
+        f" ({images.size[0]} x {images.size[1]}, {images.channels} channels{skipped})"
+    )
+    if inputs.count < FEW_IMAGES:
+        log(
+            f"data      {inputs.count} images are few: in a public benchmark 100 images gained about a quarter of what"
+            " 7,000 did, and held-out figures on so few are rough",
+            "yellow",
+        )
+    everything = sum(p.numel() for p in encoder.backbone.parameters())
+    parameters = sum(p.numel() for p in trainable(encoder.backbone))
+    what = {"norms": "all normalisation layers", "all": "everything"}.get(config.train, "")
+    if encoder.halves is not None:
+        what = (
+            f"the last {len(encoder.halves.stages)} of {encoder.halves.of} stages ({', '.join(encoder.halves.stages)})"
+        )
+    log(
+        f"encoder   {config.encoder} at {config.image_size} px: {encoder.backbone.width} features; training {what},"
+        f" {parameters:,} of {everything:,} parameters"
+    )
+    terms = " + ".join(f"{weight:g} {term.name}" for weight, term in run.objective.parts)
+    log(f"method    {run.method.name} = {terms}")
+    steps = config.epochs * (inputs.count // config.batch_size)
+    log(
+        f"training  {config.epochs} epochs, {steps:,} steps, heads alone for {round(config.head_share * steps):,};"
+        f" lr {scaled_lr(config):g} (heads {scaled_lr(config) * config.head_lr:g}), batch {config.batch_size},"
+        f" seed {config.seed}, {run.accelerator}"
+    )
+    log(f"time      {estimate_time(resolved, inputs, encoder)}")
+    if not config.dry_run:
+        log(f"run       {config.out}")
+
+
+def estimate_time(resolved: ResolvedAdaptation, inputs: ImageInputs, encoder: Encoder) -> str:
+    """Estimated duration of the trunk's pass and of training, from one measured batch of each."""
+    config, device = resolved.config, torch_device(resolved.config.device)
+    assert config.image_size is not None
+    count = min(TIMED, len(inputs.images))
+    make = partial(
+        trunk_activations.batch_views,
+        inputs.images.pixels[np.arange(count)],
+        resolved.run.policy,
+        config.image_size,
+        1,
+        config.colours,
+        seed=(config.seed,),
+        device=device,
+    )
+    rounds = 2 * inputs.count * config.epochs / count  # two views of each image in each epoch
+    encoder.backbone.eval()
+    if encoder.halves is None or not config.views:
+        seconds = _timed(lambda: [encoder.backbone(x).sum().backward() for x in make()[1:2]])
+        return f"about {format_duration(seconds * rounds)} of training"
+    halves = encoder.halves
+    with torch.no_grad():
+        x = make()[1]
+        trunk = _timed(lambda: halves.trunk(x))
+        augmented = _timed(make)
+        found = halves.trunk(x)
+    tail = _timed(lambda: halves.tail(found).sum().backward())
+    once = (trunk + augmented / (1 + len(resolved.run.policy))) * len(inputs.images) * (1 + config.views) / count
+    encoder.backbone.zero_grad(set_to_none=True)
+    return (
+        f"about {format_duration(once)} for the trunk's activations, unless they are cached, and"
+        f" {format_duration(tail * rounds)} of training"
+    )
+
+
+def _timed(work: Callable[[], Any]) -> float:
+    """Seconds of a second call; the first one may initialise something."""
+    work()
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def log_choice(log: RunLog, found: Comparison) -> None:
+    """Log the candidates, and in one sentence which of them is kept."""
+    for candidate in found.candidates:
+        values = candidate.values
+        accuracy = f"k-NN {100 * values['knn']:.1f} %, " if "knn" in values else ""
+        log(f"compared  {candidate.name}: {accuracy}{100 * values['kept']:.0f} % of neighbours kept")
+    log(f"chosen    {found.sentence()}", "bold")
