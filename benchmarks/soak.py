@@ -39,11 +39,11 @@ STEPS_PER_EPOCH, BATCH = 9, 32
 TIMES = {"images_per_second", "data_wait"}  # metrics that may differ
 
 
-def settings(method: str, epochs: int) -> PretrainConfig:
+def settings(method: str, epochs: int, image_size: int) -> PretrainConfig:
     return PretrainConfig(
         method=method,
         backbone="timm:test_resnet",  # with batch normalisation: its running statistics must survive, too
-        image_size=32,
+        image_size=image_size,
         max_images=(STEPS_PER_EPOCH + 1) * BATCH,
         val_images=BATCH,
         batch_size=BATCH,
@@ -132,9 +132,9 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def soak(method: str, kills: int, seed: int, folder: Path) -> dict[str, Any]:
+def soak(method: str, kills: int, seed: int, image_size: int, folder: Path) -> dict[str, Any]:
     """Kill one run ``kills`` times and compare it with an uninterrupted one."""
-    config = settings(method, epochs=max(2, -(-kills * 4 // STEPS_PER_EPOCH)))
+    config = settings(method, max(2, -(-kills * 4 // STEPS_PER_EPOCH)), image_size)
     chance, counts, number = random.Random(seed), {"any": 0, "writing": 0}, 0
     run, alone = folder / "killed", folder / "alone"
     while True:
@@ -159,11 +159,12 @@ if __name__ == "__main__":
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--method", default="byol")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--image-size", type=int, default=32)
     parser.add_argument("--store", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as place:
-        found = soak(arguments.method, arguments.kills, arguments.seed, Path(place))
+        found = soak(arguments.method, arguments.kills, arguments.seed, arguments.image_size, Path(place))
     print(json.dumps(found))
     if arguments.store:
         stored = json.loads(STORED.read_text()) if STORED.exists() else {}

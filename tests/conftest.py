@@ -1,10 +1,12 @@
 """Shared by all tests: a cache of their own, and small runs."""
 
 import os
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from forked import Forked
 from glf.config.training import PretrainConfig
 
 # Tests work on tiny tensors, where a second thread costs more than it brings; processes that tests start do the same.
@@ -53,6 +56,14 @@ def small_run(tmp_path: Path, console: Console) -> Callable[..., Path]:
         return config.out
 
     return run
+
+
+@pytest.fixture
+def quick_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runs of a comparison are processes that need not import torch."""
+    from glf.comparison import processes
+
+    monkeypatch.setattr(processes, "subprocess", SimpleNamespace(Popen=Forked, STDOUT=subprocess.STDOUT))
 
 
 @pytest.fixture

@@ -108,6 +108,7 @@ def test_stored_runs_are_found_by_their_keys(name: str) -> None:
         assert (run["key"], run["reference"]) == (run_key(*configs), reference_key(*configs)), run["path"]
 
 
+@pytest.mark.usefixtures("quick_workers")
 def test_a_study_reuses_the_runs_of_another(
     few_images: str, tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:

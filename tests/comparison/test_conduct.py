@@ -16,6 +16,7 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
+from forked import Forked
 from glf.comparison import processes
 from glf.comparison.conduct import compare
 from glf.comparison.study import from_flags
@@ -54,6 +55,7 @@ def times(out: Path) -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in out.rglob("result.json")}
 
 
+@pytest.mark.usefixtures("quick_workers")
 def test_a_comparison_is_paired_stored_and_not_done_twice(few_images: str, tmp_path: Path, console: Console) -> None:
     out = tmp_path / "out"
     content = compare(small(few_images, out), console)
@@ -100,6 +102,7 @@ def test_runs_of_a_pair_share_weights_batches_and_views(few_images: str, tmp_pat
     assert any("running_mean" in name and value.any() for name, value in weights["none", 0].items())
 
 
+@pytest.mark.usefixtures("quick_workers")
 def test_a_failed_run_is_listed_and_the_others_continue(few_images: str, tmp_path: Path, console: Console) -> None:
     out, study = tmp_path / "out", tmp_path / "study.toml"
     study.write_text(
@@ -191,11 +194,19 @@ def test_two_processes_with_the_same_run_train_it_once(few_images: str, tmp_path
         json.dumps({"pretrain": to_dict(study.config(cell)), "evaluate": to_dict(study.evaluate_config(run))})
     )
     asked = [sys.executable, "-m", "glf.comparison.worker", str(job)]
-    both = [subprocess.Popen(asked, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    both = [Forked(asked, stdout=subprocess.PIPE) for _ in range(2)]
     printed = [process.communicate(timeout=240)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     assert sorted(map(bool, printed)) == [False, True]
     assert (run / "result.json").exists()
+
+
+def test_runs_share_the_cores_or_the_threads_that_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    study = from_flags(CompareConfig(settings={**QUICK, "device": "cpu"}))
+    monkeypatch.setattr(processes, "cores", lambda: 8)
+    for allowed, jobs, threads in (("", 2, "4"), ("16", 2, "4"), ("1", 2, "1"), ("3", 1, "3"), ("", 16, "1")):
+        monkeypatch.setenv("OMP_NUM_THREADS", allowed)
+        assert processes.environments(study, jobs) == [{"OMP_NUM_THREADS": threads}] * jobs
 
 
 def test_a_comparison_does_not_import_lightning() -> None:

@@ -21,7 +21,7 @@ METHODS = ("simclr+adc", "byol", "swav", "moco")
 # Layer normalisation and float64: what is left of a difference is the order of sums.
 CONFIG = PretrainConfig(
     backbone="timm:test_vit",
-    image_size=32,
+    image_size=16,
     stem="standard",
     max_images=160,
     batch_size=16,
@@ -92,7 +92,7 @@ def test_two_nodes_are_one_run(tmp_path: Path) -> None:
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]
     short = replace(config("simclr+adc", tmp_path / "nodes"), epochs=1, nodes=2, accumulate=2)
-    flags = "--nodes 2 --devices 1 --strategy ddp --accumulate 2 --epochs 1 --backbone timm:test_vit --image-size 32"
+    flags = "--nodes 2 --devices 1 --strategy ddp --accumulate 2 --epochs 1 --backbone timm:test_vit --image-size 16"
     flags += (
         " --max-images 160 --batch-size 16 --val-images 0 --log-every 1 --precision 64-true --device cpu --workers 0"
     )

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,8 @@ import torch
 from rich.console import Console
 from torch.utils.data import DataLoader
 
+import forked
+from forked import Forked
 from glf import rundir
 from glf.checkpoint import load_checkpoint
 from glf.config.training import PretrainConfig, with_defaults
@@ -23,7 +24,7 @@ from glf.runfiles import LAST
 from glf.train.run import pretrain
 
 SETTINGS = (
-    "--backbone timm:test_resnet --image-size 32 --max-images 320 --batch-size 32 --epochs 3 --val-images 32"
+    "--backbone timm:test_resnet --image-size 16 --max-images 320 --batch-size 32 --epochs 3 --val-images 32"
     " --log-every 1 --device cpu --workers"
 ).split()
 SOAK = Path(__file__).parents[2] / "benchmarks" / "soak.py"
@@ -33,7 +34,7 @@ def glf(*arguments: str | Path) -> list[str | Path]:
     return [sys.executable, "-c", "from glf.cli import main; main()", "pretrain", *arguments]
 
 
-def wait_for_steps(count: int, run: Path, process: subprocess.Popen[bytes]) -> None:
+def wait_for_steps(count: int, run: Path, process: Forked) -> None:
     deadline = time.monotonic() + 120
     path = run / "metrics.jsonl"
     while not path.exists() or path.read_bytes().count(b"\n") < count:
@@ -42,9 +43,10 @@ def wait_for_steps(count: int, run: Path, process: subprocess.Popen[bytes]) -> N
         time.sleep(0.005)
 
 
-def soak(method: str, kills: int) -> None:
-    command = [sys.executable, SOAK, "--kills", str(kills), "--method", method]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
+def soak(method: str, kills: int, *settings: str) -> None:
+    program = f"import runpy; runpy.run_path({str(SOAK)!r}, run_name='__main__')"
+    command = [sys.executable, "-c", program, "--kills", str(kills), "--method", method, *settings]
+    done = forked.run(command, timeout=1800)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
     assert sum(found["kills"].values()) == kills
@@ -53,7 +55,7 @@ def soak(method: str, kills: int) -> None:
 
 @pytest.mark.parametrize("method", ["byol", "moco"])
 def test_three_kills_leave_no_trace(method: str) -> None:
-    soak(method, 3)
+    soak(method, 3, "--image-size", "16")
 
 
 @pytest.mark.slow
@@ -67,20 +69,21 @@ def test_sigterm_saves_in_the_middle_of_an_epoch(method: str, workers: str, tmp_
     """Sent to all processes of the group, as batch systems do; the resumed run does not cluster again."""
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     options = ["--options", "clusters", "4"] if method.startswith("pcl") else []
-    commands = [glf("--method", method, "--out", run, *SETTINGS, workers, *options) for run in (whole, stopped)]
-    subprocess.run(commands[0], check=True, stdout=subprocess.DEVNULL)
-    process = subprocess.Popen(commands[1], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+    asked = ["--method", method, *SETTINGS, workers, *options]
+    command = glf(*asked, "--out", stopped)
+    process = Forked(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
     wait_for_steps(12, stopped, process)
     os.killpg(process.pid, signal.SIGTERM)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
-    assert b"stopped by SIGTERM after step" in said
-    assert f"glf pretrain --resume --out {stopped}".encode() in said
-    assert b"Traceback" not in said
+    assert "stopped by SIGTERM after step" in said
+    assert f"glf pretrain --resume --out {stopped}" in said
+    assert "Traceback" not in said
     assert not (stopped / "result.json").exists()
     saved = load_checkpoint(stopped / LAST)["global_step"]
     assert saved % 9, f"step {saved} is the end of an epoch"
-    subprocess.run(glf("--resume", "--out", stopped), check=True, stdout=subprocess.DEVNULL)
+    for command in (glf("--resume", "--out", stopped), glf(*asked, "--out", whole)):
+        forked.run(command).check_returncode()
     a, b = (load_checkpoint(run / LAST) for run in (whole, stopped))
     assert a["state_dict"].keys() == b["state_dict"].keys()
     assert all(torch.equal(a["state_dict"][k], b["state_dict"][k]) for k in a["state_dict"])
@@ -95,17 +98,14 @@ def test_sigterm_saves_in_the_middle_of_an_epoch(method: str, workers: str, tmp_
 def test_ctrl_c_ends_in_one_line_and_the_run_can_go_on(tmp_path: Path) -> None:
     run = tmp_path / "run"
     long = ["400" if before == "--epochs" else value for before, value in zip(["", *SETTINGS], SETTINGS, strict=False)]
-    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a test run in the background may be deaf to it
-    process = subprocess.Popen(
-        glf("--out", run, *long, "0"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=heard
-    )
+    process = Forked(glf("--out", run, *long, "0"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     wait_for_steps(3, run, process)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert b"stopped by SIGINT after step" in stderr
-    assert b"--resume" in stderr
-    assert b"Traceback" not in stderr
+    assert "stopped by SIGINT after step" in stderr
+    assert "--resume" in stderr
+    assert "Traceback" not in stderr
     assert load_checkpoint(run / LAST)["global_step"] >= 3
 
 

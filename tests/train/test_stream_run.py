@@ -2,7 +2,6 @@
 
 import io
 import json
-import subprocess
 import sys
 import tarfile
 from dataclasses import replace
@@ -15,6 +14,7 @@ import pytest
 import torch
 from rich.console import Console
 
+import forked
 from glf import rundir
 from glf.checkpoint import load_checkpoint
 from glf.cli import main
@@ -137,7 +137,7 @@ def test_from_images_to_a_backbone_by_the_command_line_with_two_processes(
     small = "--device cpu --devices 2 --workers 1 --batch-size 32 --epochs 1 --log-every 1".split()
     small += "--shuffle 20 --val-images 0".split()  # every image is trained on, once
     command = [sys.executable, "-m", "glf", "pretrain", "--data", str(shards), "--out", str(tmp_path / "run"), *small]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = forked.run(command, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "simclr+lpm" in done.stdout
     assert done.stdout.count("run       ") == 1
