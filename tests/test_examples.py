@@ -1,11 +1,12 @@
 """The examples run, are short, and keep their promise of few added lines."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import forked
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 
@@ -13,7 +14,8 @@ EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 80
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=600)
+    program = f"import runpy; runpy.run_path({str(path)!r}, run_name='__main__')"
+    done = forked.run([sys.executable, "-c", program], timeout=600)
     assert done.returncode == 0, done.stderr
     values = [float(value) for value in re.findall(r"-?\d+\.\d+", done.stdout)]
     assert len(values) >= 8
