@@ -17,11 +17,12 @@ import forked
 from forked import Forked
 from glf.checkpoint import load_checkpoint
 from glf.config.training import AdcOptions
+from glf.constrain.adc import LPM
 from glf.constrain.target_distribution import TARGET_DISTRIBUTIONS
 from glf.distributed import gather, rank, same_everywhere, world_size
 from glf.methods import METHODS, parse
 from glf.types import BATCH_DIM, Embeddings
-from reference import draw_fields
+from reference import draw, draw_fields
 
 WORLD = 2
 CASES = {f"{m}+{c}": (f"{m}+{c}", AdcOptions()) for m in METHODS for c in ("none", "dcm", "lpm", "adc")}
@@ -31,7 +32,8 @@ CASES |= {
     for reading in ("calibrated", "paper")
     for covariance in ("batch", "running")
 }
-WITH_GRADIENT = ("z", "p", "scores", "maps", "generated", "prototypes")  # a teacher and a prior have none
+CASES |= {f"simclr+adc at {at}": ("simclr+adc", AdcOptions(lpm_at=at)) for at in ("h", "bank")}
+WITH_GRADIENT = ("z", "r", "p", "scores", "maps", "generated", "prototypes")  # a teacher and a prior have none
 
 
 def needed(case: str) -> dict[str, torch.Tensor]:
@@ -44,7 +46,11 @@ def outcome(case: str, fields: dict[str, torch.Tensor], across=lambda e: e) -> d
     """The loss, and its gradient at each leaf that takes one."""
     leaves = {name: x.clone().requires_grad_(name in WITH_GRADIENT) for name, x in fields.items()}
     spec, options = CASES[case]
-    total = parse(spec, options).build()(across(Embeddings(**leaves))).total
+    objective = parse(spec, options).build()
+    for term in objective.modules():
+        if isinstance(term, LPM) and term.at == "bank":
+            term.set_bank(draw(12, 3), torch.arange(12))
+    total = objective(across(Embeddings(**leaves))).total
     total.backward()
     gradients = {name: torch.zeros_like(x) if x.grad is None else x.grad for name, x in leaves.items()}
     return {"loss": total.detach()} | {name: x for name, x in gradients.items() if name in WITH_GRADIENT}

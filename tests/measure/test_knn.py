@@ -10,7 +10,7 @@ from torch import Tensor
 
 from glf.data.images import ImageSet
 from glf.data.sources import load_images
-from glf.measure.knn import knn_predict, most_similar, weighted_knn_predict
+from glf.measure.knn import knn_predict, most_similar, neighbours_kept, weighted_knn_predict
 
 
 def pixels(images: ImageSet, count: int) -> tuple[Tensor, Tensor]:
@@ -114,3 +114,36 @@ def test_the_most_similar_equal_scikit_learns(fashion):
     similarity, found = most_similar(bank, queries[:50], k=4)
     assert np.array_equal(found.numpy(), expected)
     assert np.allclose(similarity.numpy(), 1 - far, atol=1e-5)
+
+
+def test_neighbours_kept_equals_a_loop(fashion):
+    before = fashion[0][:120].double()
+    after = before + 0.1 * torch.randn(before.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def nearest(features, i, k):
+        cosine = [float(torch.cosine_similarity(features[i], features[j], dim=0)) for j in range(len(features))]
+        return set(sorted((j for j in range(len(features)) if j != i), key=lambda j: -cosine[j])[:k])
+
+    for k in (1, 10):
+        found = neighbours_kept(before, after, k)
+        expected = [len(nearest(before, i, k) & nearest(after, i, k)) / k for i in range(len(before))]
+        assert found.tolist() == pytest.approx(expected)
+        assert 0 < found.mean() < 1
+    assert torch.equal(neighbours_kept(before, after), found), "ten by default"
+
+
+def test_all_neighbours_are_kept_by_rotations_and_none_by_their_opposite(fashion):
+    x = fashion[0][:100, ::9]
+    rotation = torch.linalg.qr(torch.randn(x.shape[1], x.shape[1], generator=torch.Generator().manual_seed(0)))[0]
+    assert (neighbours_kept(x, 7 * x @ rotation) == 1).double().mean() > 0.95
+    line = torch.tensor([[1.0, 0.0], [1.0, 0.01], [0.0, 1.0], [0.01, 1.0]])
+    assert neighbours_kept(line, line[[0, 2, 1, 3]], k=1).tolist() == [0, 0, 0, 0]
+
+
+def test_duplicates_and_few_images_have_neighbours_too():
+    same = torch.ones(30, 4)
+    assert neighbours_kept(same, same).tolist() == [1.0] * 30
+    pair = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    assert neighbours_kept(pair, pair).tolist() == [1.0, 1.0]
+    with pytest.raises(ValueError, match="neighbours need at least two images"):
+        neighbours_kept(pair[:1], pair[:1])

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 from torch import Tensor, nn
 
 from glf.data.sources import find_source, load_images
-from glf.nn.feature_cache import JOURNAL
+from glf.nn.feature_cache import JOURNAL, FeatureCache
 from glf.nn.features import Encoder, extract, extract_source
 from machine import files_up_to
 from photos import write_photos
@@ -167,3 +167,47 @@ def test_finished_features_need_no_right_to_write(folder: Path, tmp_path: Path) 
     before = {path.name: path.stat().st_mtime_ns for path in (tmp_path, place, *place.iterdir())}
     assert np.array_equal(from_source(folder, tmp_path, Mean()), expected)
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path, place, *place.iterdir())} == before
+
+
+def rows(*failing: int) -> Generator[np.ndarray, None, None]:
+    """Twenty small images, at some of which reading fails."""
+    for i in range(20):
+        if i in failing:
+            raise KeyboardInterrupt
+        yield np.full((2, 2, 1), i, np.uint8)
+
+
+def halved(batch: np.ndarray) -> np.ndarray:
+    return batch.reshape(len(batch), -1)[:, :3] / 8
+
+
+def test_half_precision_takes_half_the_room_and_resumes_alike(tmp_path: Path) -> None:
+    whole = FeatureCache.open(tmp_path / "whole", bits=16)
+    with whole.exclusively():
+        whole.extend(rows(), 20, halved, 8, "features")
+    assert whole.file.name == "features.f16"
+    assert whole.file.stat().st_size == 20 * 3 * 2
+    assert whole.features().dtype == np.float16
+    assert np.array_equal(whole.features(), np.repeat(np.arange(20)[:, None] / 8, 3, axis=1))
+    stopped = FeatureCache.open(tmp_path / "stopped", bits=16)
+    with pytest.raises(KeyboardInterrupt), stopped.exclusively():
+        stopped.extend(rows(13), 20, halved, 8, "features")
+    with stopped.file.open("ab") as file:
+        file.write(b"half a row")
+    again = FeatureCache.open(tmp_path / "stopped", bits=16)
+    assert (again.seen, again.width) == (8, 3)
+    rest = rows()
+    for _ in range(again.seen):
+        next(rest)
+    with again.exclusively():
+        again.extend(rest, 20, halved, 8, "features")
+    assert again.file.read_bytes() == whole.file.read_bytes()
+    assert (again.folder / JOURNAL).read_bytes() == (whole.folder / JOURNAL).read_bytes()
+
+
+def test_a_file_of_one_precision_is_not_read_as_the_other(tmp_path: Path) -> None:
+    cached = FeatureCache.open(tmp_path / "cache", bits=16)
+    with cached.exclusively():
+        cached.extend(rows(), 20, halved, 8, "features")
+    other = FeatureCache.open(tmp_path / "cache")
+    assert other.seen == 0

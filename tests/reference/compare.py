@@ -19,6 +19,7 @@ def draw_fields(*, views: int = 2, batch: int = 6, dim: int = 4, width: int = 3,
     return {
         "z": z,
         "h": draw(views, batch, dim + 1, seed=seed + 4),
+        "r": draw(views, batch, width, seed=seed + 8),
         "p": p,
         "teacher": teacher,
         "generated": generated,

@@ -125,7 +125,11 @@ def test_a_signal_that_comes_before_the_first_step_is_heard(
     assert load_checkpoint(tmp_path / "run" / LAST)["global_step"] == 1
 
 
-def test_a_run_without_a_checkpoint_says_so(tmp_path: Path) -> None:
-    rundir.write_config(tmp_path, with_defaults(PretrainConfig(out=tmp_path)))
-    with pytest.raises(ValueError, match=r"no checkpoint yet .* --overwrite"):
-        rundir.resolve_directory(PretrainConfig(out=tmp_path, resume=True))
+def test_a_run_without_a_checkpoint_starts_again_with_its_saved_config(tmp_path: Path, console: Console) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    config = PretrainConfig(max_images=96, batch_size=32, epochs=1, val_images=32, image_size=16, device="cpu", out=run)
+    rundir.write_config(run, with_defaults(config))
+    result = pretrain(PretrainConfig(out=run, resume=True), console)
+    assert result["config"]["max_images"] == 96
+    assert load_checkpoint(run / LAST)["global_step"] == 2

@@ -162,7 +162,7 @@ def _check(backbone: Backbone, halves: Halves) -> None:
     x = torch.rand(2, backbone.channels, side, side, generator=torch.Generator().manual_seed(0))
     x = x.to(backbone.mean.device)
     backbone.eval(), halves.trunk.eval(), halves.tail.eval()
-    activations = halves.trunk(x)
+    activations = halves.trunk.body(halves.trunk.normalise(x))
     if not isinstance(activations, Tensor) or len(activations) != len(x):
         raise ValueError("what its stages pass on is no single tensor")
     if not torch.allclose(halves.tail(activations), backbone(x), rtol=1e-4, atol=1e-5):

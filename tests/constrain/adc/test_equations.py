@@ -241,3 +241,121 @@ def test_dcm_is_ramped_in_and_lpm_is_not():
     objective = Objective(align=MSE(), constrain=DCM(ramp_epochs=2))
     objective.set_epoch(0.5)
     torch.testing.assert_close(objective(Embeddings(z=z)).constrain["dcm"], 0.25 * DCM()(*z))
+
+
+# --- LPM at a linear head on h, and over a bank
+
+
+@of_every_kind
+def test_lpm_at_h_reads_r_in_the_place_of_z(reading, covariance):
+    z, r, prior = draw(2, 6, 4), draw(2, 6, 3, seed=1).requires_grad_(), draw(6, 3, seed=2)
+    settings = {"reading": reading, "covariance": covariance}
+    at_h = LPM(neighbours=NeighbourDistributions(**settings), at="h")
+    at_z = LPM(neighbours=NeighbourDistributions(**settings))
+    e = Embeddings(z=z, r=r, prior=prior)
+    assert at_h.needs == {"z", "r", "prior"}
+    value, expected = at_h(e), at_z(Embeddings(z=r, prior=prior))
+    assert value == expected
+    assert value != LPM(neighbours=NeighbourDistributions(**settings))(e)
+    (gradient,), (wanted,) = (torch.autograd.grad(x, r) for x in (value, expected))
+    assert torch.equal(gradient, wanted)
+    assert gradient.any()
+    with torch.no_grad():
+        assert at_h.diagnose(e) == at_z.diagnose(Embeddings(z=r, prior=prior))
+
+
+def over_bank(r, prior, indices, bank, bank_indices, rho, dim, t_scale):
+    """Eq. 16 with the images of a bank as neighbours, entry by entry."""
+    width = bank.shape[1]
+    centre = [sum(row[k] for row in bank) / len(bank) for k in range(width)]
+    variance = sum(sum((row[k] - centre[k]) ** 2 for row in bank) / (len(bank) - 1) for k in range(width)) / width
+    factor = dim / width / variance
+
+    def distribution(anchor, index):
+        kernel = {}
+        for j, entry in enumerate(bank):
+            if bank_indices[j] != index:
+                distance = factor * sum((a - b) ** 2 for a, b in zip(anchor, entry, strict=True))
+                kernel[j] = reference.log_student(reference.scale_for_student(distance, rho, t_scale), rho, dim).exp()
+        return {j: value / sum(kernel.values()) for j, value in kernel.items()}
+
+    total = 0.0
+    for view in r:
+        for i in range(len(prior)):
+            pre, dat = distribution(prior[i], indices[i]), distribution(view[i], indices[i])
+            total = total - sum(pre[j] * dat[j].log() for j in pre)
+    return total / (r.shape[0] * r.shape[1])
+
+
+BANK = draw(9, 3, seed=3) * 2 + 5
+PLACES = torch.tensor([3, 7, 100, 5, 4, 0, 1, 22, 9])
+INDICES = torch.tensor([7, 50, 9, 3])  # the second one is not in the bank
+
+
+def lpm_over_bank(**settings):
+    term = LPM(neighbours=NeighbourDistributions(**settings), at="bank")
+    term.set_bank(BANK, PLACES)
+    return term
+
+
+@pytest.mark.parametrize("t_scale", ["printed", "scale", "matched"])
+@pytest.mark.parametrize(("rho", "dim"), [(5.0, 16.0), (2.5, 2.0)])
+def test_lpm_over_a_bank_equals_its_loop(rho, dim, t_scale):
+    term = lpm_over_bank(rho=rho, prior_effective_dim=dim, t_scale=t_scale)
+    prior = draw(4, 3, seed=4) + 5
+    z = draw(2, 4, 5)
+    assert term.needs == {"z", "r", "prior", "indices"}
+    (gradient,) = reference.same(
+        lambda r: term(Embeddings(z=z, r=r, prior=prior, indices=INDICES)),
+        lambda r: over_bank(r, prior, INDICES, BANK, PLACES, rho, dim, t_scale),
+        draw(2, 4, 3, seed=5) + 5,
+    )
+    assert (gradient.abs() > 0).all()
+
+
+def test_the_gradient_over_a_bank_is_that_of_finite_differences():
+    term, z, prior = lpm_over_bank(), draw(2, 4, 5), draw(4, 3, seed=4) + 5
+    r = (draw(2, 4, 3, seed=5) + 5).requires_grad_()
+    assert torch.autograd.gradcheck(lambda r: term(Embeddings(z=z, r=r, prior=prior, indices=INDICES)), r)
+    prior.requires_grad_()
+    term(Embeddings(z=z, r=r, prior=prior, indices=INDICES)).backward()
+    assert prior.grad is None, "the prior is constant"
+
+
+def test_an_anchor_is_not_its_own_neighbour_in_the_bank():
+    """Where the entry of the anchor itself lies does not matter, apart from the bank's mean and scale."""
+    neighbours, rows = NeighbourDistributions(), draw(1, 4, 3) + 5
+    itself = INDICES.unsqueeze(1) == PLACES
+    found = neighbours.log_over_bank(rows, BANK, itself).exp()
+    assert found.sum(-1).allclose(torch.ones(1, 4, dtype=torch.float64))
+    assert (found[0][itself] == 0).all()
+    assert (found[0][~itself] > 0).all()
+
+
+def test_lpm_over_a_bank_is_smallest_where_r_is_the_prior():
+    term, prior = lpm_over_bank(), draw(4, 3, seed=4) + 5
+    r = prior.expand(2, -1, -1)
+    values = [float(term(Embeddings(z=r, r=x, prior=prior, indices=INDICES))) for x in (r, r + 0.3, r - 0.3)]
+    assert values[0] < min(values[1:])
+    e = Embeddings(z=r, r=r, prior=prior, indices=INDICES)
+    entropies = term.diagnose(e)
+    assert entropies["entropy/dat"] == pytest.approx(values[0])
+    assert entropies["entropy/dat"] == pytest.approx(float(entropies["entropy/pre"]))
+
+
+def test_mistakes_of_lpm_at_a_place():
+    with pytest.raises(ValueError, match="reading='paper' has no bank"):
+        LPM(neighbours=NeighbourDistributions(reading="paper"), at="bank")
+    e = Embeddings(z=draw(2, 4, 5), r=draw(2, 4, 3), prior=draw(4, 3), indices=INDICES)
+    with pytest.raises(ValueError, match=r"needs the prior's features of the data set: call set_bank\(\) first"):
+        LPM(at="bank")(e)
+    with pytest.raises(ValueError, match="reads 'r', which was not given"):
+        LPM(at="h")(Embeddings(z=draw(2, 4, 5), prior=draw(4, 3)))
+
+
+def test_adc_passes_on_where_lpm_reads():
+    e = Embeddings(z=draw(2, 4, 5), r=draw(2, 4, 3), prior=draw(4, 3), indices=INDICES)
+    for at in ("z", "h"):
+        parts = ADC(0.3, 2.0, lpm_at=at)
+        assert float(parts(e)) == pytest.approx(float(0.3 * DCM(weighted=True)(e) + 2 * LPM(at=at)(e)))
+    assert ADC(lpm_at="h")(e) != ADC()(e)
