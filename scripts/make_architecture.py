@@ -45,7 +45,8 @@ MODULES: dict[str, tuple[float, float, str, str]] = {
     "train": (3, 5, "use", ""),
     "inference": (4, 5, "use", ""),
     "reporting": (5, 5, "use", ""),
-    "comparison": (3, 6, "use", ""),
+    "adaptation": (3, 6, "use", ""),
+    "comparison": (3, 7, "use", ""),
 }
 WIDTH, HEIGHT = 150, 48  # of a box
 COLUMN, ROW = 166, 92  # from one box to the next

@@ -1,11 +1,11 @@
-"""Small fixed results: the files of a run and of a comparison."""
+"""Small fixed results: the files of a run, of an adapted run and of a comparison."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 from glf.evaluation.theorem import LABELS
-from glf.result import RESULT_SCHEMA, update_result
+from glf.result import RESULT_SCHEMA, read_result, update_result
 
 HARMFUL = "<script>alert(1)</script>"
 QUOTED = 'it\'s "quoted" & odd'
@@ -89,6 +89,50 @@ def _artifacts(folder: Path, classes: tuple[str, str]) -> None:
     (folder / "report.json").write_text(json.dumps(content))
     for name in ("map", "neighbours", "views", "outliers"):
         (folder / f"{name}.webp").write_bytes(f"no picture: {name}".encode())
+
+
+CANDIDATES = {
+    "frozen": {"kept": 1.0, "rank": 20.0, "uniformity": -1.5, "knn": 0.822},
+    "average 0.25": {"kept": 0.95, "rank": 21.0, "uniformity": -1.6, "knn": 0.83},
+    "average 0.5": {"kept": 0.9, "rank": 22.0, "uniformity": -1.7, "knn": 0.84},
+    "average 0.75": {"kept": 0.83, "rank": 23.0, "uniformity": -1.8, "knn": 0.863},
+    "adapted": {"kept": 0.7, "rank": 24.0, "uniformity": -1.9, "knn": 0.85},
+}
+
+
+def an_adapted_run(
+    path: Path, chosen: str = "average 0.75", *, labelled: bool = True, by: str = "knn", **changed: Any
+) -> Path:
+    """An adapted and evaluated run: the frozen encoder takes the place of the untrained network."""
+    candidates = {
+        name: {key: value for key, value in values.items() if labelled or key != "knn"}
+        for name, values in CANDIDATES.items()
+    }
+    share = {"frozen": 0.0, "adapted": 1.0}.get(chosen) or float(chosen.partition(" ")[2] or 0)
+    a_run(path)
+    before = read_result(path)
+    evaluation = before["evaluation"]
+    for part in ("rows", "details"):
+        names = ("pixels", "untrained", "trained")
+        evaluation[part] = {name.replace("untrained", "frozen"): evaluation[part][name] for name in names}
+    content = {
+        "kind": "adapt",
+        "config": {**before["config"], "encoder": "timm:resnet18", "train": "tail", "weights": None},
+        "adaptation": {"candidates": candidates, "chosen": chosen, "share": share, "by": by},
+        "evaluation": evaluation,
+    }
+    update_result(path, **(content | changed))
+    (path / "metrics.jsonl").write_text('{"step": 1, "loss": 5.0, "val/kept": 0.9}\n{"step": 2, "val/kept": 0.7}\n')
+    data = path / "artifacts" / "report.json"
+    found = json.loads(data.read_text())
+    near = found["neighbours"]["queries"][0]["near"]
+    query = {"row": 1, "class": "cat", "kept": 1, "before": near, "after": near[::-1]}
+    found["map_frozen"] = {"points": [[0, 0.5], [1, 0.5], [0.75, 0.25], [0.25, 0.75]]}
+    found["changed"] = {"images": 4, "neighbours": 2, "kept": 0.875, "queries": [query],
+                        "sheet": {"count": 5, "columns": 3, "side": 8}}  # fmt: skip
+    data.write_text(json.dumps(found))
+    (path / "artifacts" / "changed.webp").write_bytes(b"no picture: changed")
+    return path
 
 
 VALUES = {"none": (0.50, 0.52, 0.51), "0.1": (0.52, 0.542, 0.528), "1": (0.51, 0.519, 0.513), "10": (0.40, 0.44, 0.41)}

@@ -1,4 +1,4 @@
-"""The pages of a trained run and of a comparison, in Chromium."""
+"""The pages of a trained run, of an adapted run and of a comparison, in Chromium."""
 
 import shutil
 from collections.abc import Iterator
@@ -15,10 +15,11 @@ from selenium.webdriver import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from glf.adaptation.run import adapt
 from glf.comparison.conduct import write
 from glf.comparison.study import Study
 from glf.config.evaluation import EvaluateConfig
-from glf.config.training import PretrainConfig
+from glf.config.training import AdaptConfig, PretrainConfig
 from glf.data.sources import load_images
 from glf.evaluation.suite import evaluate
 from glf.reporting.page import write_report
@@ -27,6 +28,7 @@ from reporting.browser import Browser, chromium
 
 CLASSES = ("<img src=x onerror=alert(1)>", "a \"quoted\" & 'odd' class", "trousers")
 RUN = "about doctor evaluation training geometry theorem map neighbours views outliers".split()
+ADAPTED = "choice about doctor evaluation training geometry map changed neighbours views outliers".split()
 COMPARISON = "deltas table sensitivity maps runs about".split()
 
 # Contrast of every text with its background, by WCAG's formula; text in SVG has the colour of its fill.
@@ -69,12 +71,15 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def made(photos: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A trained and evaluated run, a comparison over nu, and their pages."""
+    """A trained and evaluated run, an adaptation of it, a comparison over nu, and their pages."""
     out, console = tmp_path_factory.mktemp("made"), Console(quiet=True)
     quick = {"batch_size": 32, "epochs": 2, "log_every": 1, "image_size": 28, "val_images": 24}
     pretrain(PretrainConfig(data=photos, out=out / "run", **quick), console)  # type: ignore[arg-type]
     asked = EvaluateConfig(run=out / "run", suite=("knn", "linear", "geometry", "theory"), probe_epochs=5)
     evaluate(asked, console)
+    start = AdaptConfig(encoder=f"run:{out / 'run'}", data=photos, out=out / "adapted", views=2, lr=1e-2, choose=False)
+    adapt(replace(start, **{**quick, "image_size": None}), console)
+    evaluate(replace(asked, run=out / "adapted", suite=("knn", "geometry")), console)
     variants = {"none": {}, **{name: {"constrain": "adc", "nu": float(name)} for name in ("0.1", "1", "10")}}
     study = Study(
         title="The weight of <DCM>", methods=("simclr",), data=(photos,), seeds=2, base="none", variants=variants,
@@ -86,6 +91,7 @@ def made(photos: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
         evaluate(study.evaluate_config(run, references=cell.variant == "none", artifacts=cell.seed == 0), console)
     write(study, out / "study", {})  # as glf compare does after every run, including its page
     write_report(out / "run", out / "run.html")
+    write_report(out / "adapted", out / "adapted.html")
     return out
 
 
@@ -98,10 +104,10 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def pages(browser: Browser, made: Path) -> dict[str, Path]:
     """The pages; the browser fixture comes first, so nothing is trained where it is missing."""
-    return {"run": made / "run.html", "comparison": made / "study" / "report.html"}
+    return {"run": made / "run.html", "adapted": made / "adapted.html", "comparison": made / "study" / "report.html"}
 
 
-@pytest.mark.parametrize(("name", "sections"), [("run", RUN), ("comparison", COMPARISON)])
+@pytest.mark.parametrize(("name", "sections"), [("run", RUN), ("adapted", ADAPTED), ("comparison", COMPARISON)])
 def test_pages_render_without_errors_and_without_network(
     name: str, sections: list[str], browser: Browser, pages: dict[str, Path]
 ) -> None:
@@ -117,7 +123,7 @@ def test_pages_render_without_errors_and_without_network(
     assert browser.script(unnamed) == 0
 
 
-@pytest.mark.parametrize("name", ["run", "comparison"])
+@pytest.mark.parametrize("name", ["run", "adapted", "comparison"])
 @pytest.mark.parametrize(("width", "dark"), [(1200, False), (1200, True), (400, False), (400, True)])
 def test_pages_are_readable_in_light_and_dark_mode_and_on_a_phone(
     name: str, width: int, dark: bool, browser: Browser, pages: dict[str, Path], tmp_path: Path
@@ -179,6 +185,46 @@ def test_a_click_on_the_legend_highlights_a_class(browser: Browser, pages: dict[
     assert browser.script(lit) == ["0.1", "1", "0.1"]
     button.click()
     assert len(set(browser.script(lit))) == 1
+
+
+@pytest.mark.parametrize("width", [1200, 400])
+def test_both_maps_of_an_adapted_run_show_the_same_image(width: int, browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["adapted"], width=width)
+    before, after = browser.driver.find_elements(By.CSS_SELECTOR, "#map .dots")
+    corner = "const box = arguments[0].getBoundingClientRect(); return [box.x, box.y]"
+    boxes = [browser.script(corner, drawing) for drawing in (before, after)]
+    assert (boxes[0][0] < boxes[1][0], boxes[0][1] < boxes[1][1]) == ((True, False) if width > 1000 else (False, True))
+    browser.script("arguments[0].focus()", before)
+    before.send_keys(Keys.ARROW_RIGHT)
+    rung = """
+        return [...document.querySelectorAll('#map .dots')].map((drawing) => {
+          const ring = drawing.querySelector('.ring'), at = ring && [ring.getAttribute('cx'), ring.getAttribute('cy')];
+          for (const path of drawing.querySelectorAll('.dot')) {
+            const place = path.getAttribute('d').slice(1).split('M').findIndex((d) => {
+              const [x, y] = d.slice(0, -2).split(' ').map(Number);
+              return at && x === +at[0] && y === +at[1];
+            });
+            if (place >= 0) return path.dataset.tiles.split(' ')[place];
+          }
+        });
+    """
+    one, other = browser.script(rung)
+    assert one == other
+    assert one is not None
+    shown = browser.script("return [...document.querySelectorAll('#map .lens')].map((e) => !e.hidden)")
+    assert shown == [True, False]
+    before.send_keys(Keys.ESCAPE)
+    assert browser.script("return document.querySelectorAll('#map .ring').length") == 0
+    button = browser.driver.find_elements(By.CSS_SELECTOR, "#map .legend button")[1]
+    browser.script("arguments[0].click()", button)
+    lit = "return [...document.querySelectorAll('#map .dot')].map((e) => getComputedStyle(e).strokeOpacity)"
+    assert browser.script(lit) == ["0.1", "1", "0.1"] * 2
+
+
+def test_the_choice_of_an_adaptation_is_on_the_first_screen(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["adapted"])
+    place = "return document.querySelector('#choice tbody').getBoundingClientRect().bottom"
+    assert browser.script(place) < 900
 
 
 def test_a_click_on_a_column_header_sorts_a_table(browser: Browser, pages: dict[str, Path]) -> None:

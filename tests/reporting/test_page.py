@@ -1,6 +1,7 @@
 """The page: its content, valid HTML, escaping, and errors."""
 
 import os
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from glf.reporting.page import write_report
 from glf.reporting.study_tables import EXPLANATION
-from reporting.samples import HARMFUL, QUOTED, a_comparison, a_run
+from reporting.samples import HARMFUL, QUOTED, a_comparison, a_run, an_adapted_run
 
 GOLDEN = Path(__file__).parent / "golden"
 VOID = {"meta", "br", "img"}
@@ -68,11 +69,15 @@ def test_one_run(tmp_path: Path) -> None:
     assert page.tags.count("script") == 1
 
 
-@pytest.mark.parametrize("kind", ["run", "comparison"])
-def test_the_page_is_the_golden_page(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("kind", "sample"), [("run", a_run), ("adapted", an_adapted_run), ("comparison", a_comparison)]
+)
+def test_the_page_is_the_golden_page(
+    kind: str, sample: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """GLF_GOLDEN=1 writes the golden pages: look at the difference before you commit it."""
     monkeypatch.chdir(tmp_path)
-    (a_run if kind == "run" else a_comparison)(Path("sample"))
+    sample(Path("sample"))
     write_report(Path("sample"), Path("page.html"))
     body = Path("page.html").read_text().partition("<main")[2].partition("</main>")[0].replace("><", ">\n<")
     if os.environ.get("GLF_GOLDEN"):

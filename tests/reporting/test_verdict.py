@@ -7,9 +7,9 @@ import pytest
 
 from glf.reporting.load import Run, find_runs
 from glf.reporting.page import write_report
-from glf.reporting.verdict import comparison_verdict, run_verdict
+from glf.reporting.verdict import comparison_verdict, kept_weights, run_verdict
 from glf.result import read_result, update_result
-from reporting.samples import a_comparison, a_run
+from reporting.samples import a_comparison, a_run, an_adapted_run
 
 FINDING = {"name": "constant collapse", "since": 12, "why": "w", "evidence": "e", "advice": "a"}
 
@@ -63,6 +63,41 @@ def test_problems_are_red_and_unexamined_runs_are_neutral(tmp_path: Path) -> Non
     assert run_verdict(Run(run.path, {**run.content, "doctor": [FINDING]}))[:2] == ("bad", "unhealthy")
     assert run_verdict(Run(run.path, {**run.content, "doctor": None}))[:2] == ("fair", "not examined")
     assert run_verdict(Run(run.path, {**run.content, "evaluation": {}})) == ("fair", "healthy", {})
+
+
+def adapted_run(path: Path, *arguments: Any, **changed: Any) -> Run:
+    return Run(an_adapted_run(path, *arguments, **changed), read_result(path))
+
+
+def test_the_frozen_encoder_is_the_baseline_of_an_adapted_run(tmp_path: Path) -> None:
+    run = adapted_run(tmp_path / "a")
+    assert run_verdict(run) == ("good", "healthy", {"knn5": {"pixels": "above", "frozen": "above"}})
+    level = run.content["evaluation"]
+    level["rows"]["frozen"]["knn5"], level["details"]["frozen"]["knn5"]["interval"] = 0.61, [0.585, 0.635]
+    assert run_verdict(run) == ("fair", "healthy", {"knn5": {"pixels": "above", "frozen": "level"}})
+    without = {**run.content, "adaptation": {}}  # of glf evaluate --out elsewhere
+    assert run_verdict(Run(run.path, without)).mood == "fair"
+    assert run_verdict(Run(run.path, {**run.content, "doctor": [FINDING]})).mood == "bad"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "val", "labelled", "mood"),
+    [
+        ("average 0.75", 2000, True, "good"),  # 82.2 % and 86.3 %: intervals of +-1.7 and +-1.5 points
+        ("average 0.75", 1000, True, "fair"),
+        ("frozen", 1000, True, "fair"),
+        ("average 0.75", 1000, False, "fair"),
+    ],
+)
+def test_without_an_evaluation_an_adapted_run_is_judged_by_its_held_out_images(
+    chosen: str, val: int, labelled: bool, mood: str, tmp_path: Path
+) -> None:
+    run = adapted_run(tmp_path / "a", chosen, labelled=labelled, evaluation=None, data={"name": "d", "val": val})
+    assert run_verdict(run).mood == mood
+    kept = kept_weights(run)
+    assert kept is not None
+    assert kept.images == val
+    assert (kept.accuracy is not None) == labelled
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,15 @@ Thumbnails are stored as sheets: one WebP file with square tiles, row by row.
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
@@ -39,6 +40,7 @@ MAP_IMAGES, MAP_SIDE = 1_000, 32  # test images on the map, and the side of thei
 SIDE = 64  # side of all other thumbnails
 WEBP_QUALITY = 75  # its losses are smaller than those of scaling down
 QUERIES, NEIGHBOURS = 12, 8
+CHANGED, CHANGED_SIDE = 6, 48  # test images whose neighbours an adaptation changed most, and their thumbnails
 VIEWED_IMAGES, VIEWS = 6, 6
 OUTLIERS, COMPANIONS = 24, 256
 EIGENVALUES = 256
@@ -55,12 +57,23 @@ def write_artifacts(contexts: Sequence[EvalContext]) -> None:
         "split": trained.target.split,
         "columns": {context.name: _curves(context) for context in contexts},
     }
-    figures = {"map": _map, "neighbours": _neighbours, "views": _views, "outliers": _outliers}
+    figures: dict[str, Callable[[], dict[str, Any]]] = {
+        "map": partial(_map, trained, folder),
+        "neighbours": partial(_neighbours, trained, folder),
+        "views": partial(_views, trained, folder),
+        "outliers": partial(_outliers, trained, folder),
+    }
     if not trained.config.run.is_dir():  # the augmentations of other models are unknown
         del figures["views"]
+    frozen = next((one for one in contexts if one.name == "frozen" and one.target is trained.target), None)
+    if frozen is not None and not torch.allclose(frozen.test, trained.test, rtol=1e-4, atol=1e-6):
+        figures |= {
+            "map_frozen": lambda: _map_before(frozen, content),
+            "changed": partial(_changed, frozen, trained, folder),
+        }
     for name, figure in figures.items():
         try:
-            content[name] = figure(trained, folder)
+            content[name] = figure()
         except (ValueError, LookupError, OSError) as error:
             say(trained.console, f"no {name} for the report: {error}")
     write_file(folder / FIGURE_DATA, json.dumps(content) + "\n")
@@ -89,13 +102,7 @@ def _map_sample(context: EvalContext) -> np.ndarray:
 def _map(context: EvalContext, folder: Path) -> dict[str, Any]:
     """Two-dimensional map of unit features, coloured by class, or by cluster without labels."""
     images, indices = context.target.test, _map_sample(context)
-    features = F.normalize(context.test[indices].cpu(), dim=1).numpy()
-    if len(indices) < 5 or features.std(0).max() < 1e-5:
-        raise ValueError(f"a map needs at least 5 images with distinct features, got {len(indices)} images")
-    reduced = pca(features, min(COMPONENTS, *features.shape))
-    points = tsne(reduced)
-    low, high = points.min(0), points.max(0)
-    points = 0.5 + (points - (low + high) / 2) / max(float((high - low).max()), 1e-9)  # into the unit square
+    reduced = _reduced(context, indices)
     groups, names, by = images.targets[indices], list(images.classes), "class"
     if not images.labelled:
         from sklearn.cluster import KMeans
@@ -104,7 +111,7 @@ def _map(context: EvalContext, folder: Path) -> dict[str, Any]:
         groups, by = KMeans(count, n_init=4, random_state=0).fit_predict(reduced), "cluster"
         names = [f"cluster {number + 1}" for number in range(count)]
     return {
-        "points": np.round(points.astype(float), 4).tolist(),
+        "points": _rounded(_in_unit_square(tsne(reduced))),
         "group": groups.tolist(),
         "groups": names,
         "by": by,
@@ -113,22 +120,89 @@ def _map(context: EvalContext, folder: Path) -> dict[str, Any]:
     }
 
 
+def _map_before(frozen: EvalContext, content: dict[str, Any]) -> dict[str, Any]:
+    """The points of the map with the frozen features, turned so that both can be compared; all else is the same."""
+    if "map" not in content:
+        raise ValueError("there is no map to compare it with")
+    points = tsne(_reduced(frozen, _map_sample(frozen)))
+    return {"points": _rounded(_in_unit_square(turned_to(points, np.array(content["map"]["points"]))))}
+
+
+def _reduced(context: EvalContext, indices: np.ndarray) -> Float[np.ndarray, "image component"]:
+    """Principal components of unit features."""
+    features = F.normalize(context.test[indices].cpu(), dim=1).numpy()
+    if len(indices) < 5 or features.std(0).max() < 1e-5:
+        raise ValueError(f"a map needs at least 5 images with distinct features, got {len(indices)} images")
+    return pca(features, min(COMPONENTS, *features.shape))
+
+
+def turned_to(
+    points: Float[np.ndarray, "image 2"], others: Float[np.ndarray, "image 2"]
+) -> Float[np.ndarray, "image 2"]:
+    """Rotate or mirror a map so that its points are as close as possible to those of another one.
+
+    >>> turned_to(np.array([[0.0, 0.0], [0.0, 2.0]]), np.array([[0.0, 0.0], [1.0, 0.0]])).round(6).tolist()
+    [[-1.0, 0.0], [1.0, 0.0]]
+    """
+    centred, goal = points - points.mean(0), others - others.mean(0)
+    left, _, right = np.linalg.svd(centred.T @ goal)
+    turned: np.ndarray = centred @ (left @ right)
+    return turned
+
+
+def _in_unit_square(points: Float[np.ndarray, "image 2"]) -> Float[np.ndarray, "image 2"]:
+    low, high = points.min(0), points.max(0)
+    placed: np.ndarray = 0.5 + (points - (low + high) / 2) / max(float((high - low).max()), 1e-9)
+    return placed
+
+
+def _rounded(points: Float[np.ndarray, "image 2"]) -> list[list[float]]:
+    values: list[list[float]] = np.round(points.astype(float), 4).tolist()
+    return values
+
+
 def _neighbours(context: EvalContext, folder: Path) -> dict[str, Any]:
     """Random test images, each with the most similar training images."""
     test, train = context.target.test, context.target.train
     queries = stratified_sample(test.targets, min(QUERIES, len(test)), context.config.seed + 1)
-    skip = int(context.target.split == "train")  # the nearest image is then the query itself
-    found = most_similar(context.train, context.test[queries], min(NEIGHBOURS + skip, len(train)))
-    cosines, neighbours = (values[:, skip:].cpu().numpy() for values in found)
     entries, pictures = [], []
-    for query, row, values in zip(queries, neighbours, cosines, strict=True):
-        near = [
-            {**_image(train, int(index)), "similarity": round(float(value), 3)}
-            for index, value in zip(row, values, strict=True)
-        ]
-        entries.append({**_image(test, int(query)), "near": near})
+    for query, row, values in zip(queries, *_most_similar(context, queries), strict=True):
+        entries.append({**_image(test, int(query)), "near": _near(train, row, values)})
         pictures += [test.pixels[[query]][0], *train.pixels[row]]
     return {"queries": entries, "sheet": _write_sheet(folder / "neighbours.webp", pictures, SIDE)}
+
+
+def _changed(frozen: EvalContext, trained: EvalContext, folder: Path) -> dict[str, Any]:
+    """The test images that share the fewest neighbours with the frozen encoder, with both lists of neighbours."""
+    test, train = trained.target.test, trained.target.train
+    sample = np.random.default_rng(trained.config.seed).permutation(_map_sample(trained))  # so that ties are drawn
+    (old, old_cosines), (new, new_cosines) = (_most_similar(context, sample) for context in (frozen, trained))
+    kept = (old[:, :, None] == new[:, None, :]).any(2).sum(1)
+    entries, pictures = [], []
+    for i in np.argsort(kept, kind="stable")[:CHANGED]:
+        before, after = _near(train, old[i], old_cosines[i]), _near(train, new[i], new_cosines[i])
+        entries.append({**_image(test, int(sample[i])), "kept": int(kept[i]), "before": before, "after": after})
+        pictures += [test.pixels[[sample[i]]][0], *train.pixels[old[i]], *train.pixels[new[i]]]
+    return {
+        "images": len(sample),
+        "neighbours": old.shape[1],
+        "kept": round(float(kept.mean()) / max(1, old.shape[1]), 4),
+        "queries": entries,
+        "sheet": _write_sheet(folder / "changed.webp", pictures, CHANGED_SIDE),
+    }
+
+
+def _most_similar(context: EvalContext, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Indices and cosines of the training images that are most similar to some test images."""
+    skip = int(context.target.split == "train")  # the nearest image is then the query itself
+    count = min(NEIGHBOURS + skip, len(context.target.train))
+    cosines, indices = most_similar(context.train, context.test[queries], count)
+    return indices[:, skip:].cpu().numpy(), cosines[:, skip:].cpu().numpy()
+
+
+def _near(images: ImageSet, indices: np.ndarray, cosines: np.ndarray) -> list[dict[str, Any]]:
+    pairs = zip(indices, cosines, strict=True)
+    return [{**_image(images, int(index)), "similarity": round(float(cosine), 3)} for index, cosine in pairs]
 
 
 def _views(context: EvalContext, folder: Path) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from typing import Any
 
 import glf
 from glf.config.base import to_dict
-from glf.config.training import PretrainConfig
+from glf.config.training import AdaptConfig, PretrainConfig
+from glf.exporting.base_model import adaptation, front_matter
 from glf.exporting.formats import Exporter
 from glf.exporting.loading_code import WEIGHTS, LoadingCode
 from glf.exporting.preprocess import Preprocess
@@ -30,11 +31,13 @@ def model_card(
     """Markdown with the front matter of Hugging Face's hub; ``name`` is the exported file's."""
     content = read_result(run) if (run / RESULT).is_file() else {}
     trained = read_config(run) if (run / CONFIG).is_file() else None
+    adapted = trained if isinstance(trained, AdaptConfig) else None
+    how = f"adapted to {Path(adapted.data).name}" if adapted else "trained without labels"
     parameters = sum(p.numel() for p in backbone.parameters())
     parts = [
         f"---\nlibrary_name: {exporter.library}\npipeline_tag: image-feature-extraction\n"
-        "license: unknown # fill in\n---",
-        f"# {backbone.name}, trained without labels",
+        f"{front_matter(adapted) if adapted else ''}license: unknown # fill in\n---",
+        f"# {backbone.name}, {how}",
         f"{backbone.width} features per image; {parameters:,} parameters. Written by glf {glf.__version__}"
         f" as `{name}` ({exporter.name}).",
         "## Licence",
@@ -64,12 +67,14 @@ def _training(content: dict[str, Any], trained: PretrainConfig | None) -> list[s
     health += ", ".join(finding["name"] for finding in findings or ())
     command = content.get("command", "")
     if not command.startswith("glf "):
-        default = to_dict(PretrainConfig())
+        default = to_dict(AdaptConfig() if isinstance(trained, AdaptConfig) else PretrainConfig())
         given = {key: value for key, value in to_dict(trained).items() if value != default[key]}
         command = f"Called from Python with these options: `{given}`"
     else:
         command = f"    {command}"
+    base = ["## Base model", adaptation(trained, content)] if isinstance(trained, AdaptConfig) else []
     return [
+        *base,
         "## Data",
         f"{trained.data}{images}. Labels were not used for training, unless the method is supervised.",
         "## Method",

@@ -28,6 +28,8 @@ class Run:
 
     @property
     def title(self) -> str:
+        if self.adaptation:
+            return f"{self.encoder} adapted to {self.data}"
         return f"{self.content.get('method') or self.name} on {self.data}"
 
     @property
@@ -41,8 +43,20 @@ class Run:
         return found
 
     @property
+    def adaptation(self) -> dict[str, Any]:
+        """The comparison of frozen, averaged and adapted weights; empty for a run that is no adaptation."""
+        found: dict[str, Any] = self.content.get("adaptation", {})
+        return found
+
+    @property
+    def encoder(self) -> str:
+        """Name of the encoder that was adapted, without its library or folder."""
+        name = str(self.content.get("config", {}).get("encoder", "?"))
+        return Path(name.partition(":")[2] or name).name
+
+    @property
     def encoders(self) -> list[str]:
-        """The evaluated encoders: "pixels", "untrained", "trained", and the models of --compare-with."""
+        """The evaluated encoders: "pixels", "untrained" or "frozen", "trained", and the models of --compare-with."""
         return list(self.evaluation.get("rows", {}))
 
     def value(self, key: str, encoder: str = "trained") -> float | None:

@@ -27,6 +27,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
 }
 
 for (const map of document.querySelectorAll(".map")) {
+  const scope = map.closest(".linked") ?? map; // the maps that ring the same image
   const drawing = map.querySelector("svg"), paths = [...drawing.querySelectorAll(".dot")];
   const indices = map.dataset.indices.split(" "), { sheet, columns, count } = map.dataset;
   const dots = paths.flatMap((path) => {
@@ -49,7 +50,8 @@ for (const map of document.querySelectorAll(".map")) {
   const show = (dot, aloud) => {
     current = dot;
     lens.hidden = !dot;
-    if (!dot) return ring.remove();
+    scope.dispatchEvent(new CustomEvent("ring", { detail: dot?.tile }));
+    if (!dot) return;
     words.textContent = `${dot.name}, index ${indices[dot.tile]}`;
     if (sheet) {
       const lines = Math.ceil(count / columns);
@@ -58,15 +60,19 @@ for (const map of document.querySelectorAll(".map")) {
         `${(100 * (dot.tile % columns)) / Math.max(1, columns - 1)}%` +
         ` ${(100 * Math.floor(dot.tile / columns)) / Math.max(1, lines - 1)}%`;
     }
-    ring.setAttribute("cx", dot.x);
-    ring.setAttribute("cy", dot.y);
-    drawing.append(ring);
     const [box, outer] = [drawing.getBoundingClientRect(), map.getBoundingClientRect()], scale = box.width / side;
     const right = dot.x > side / 2 ? -lens.offsetWidth - 14 : 14;
     lens.style.left = `${Math.max(0, box.left - outer.left + dot.x * scale + right)}px`;
     lens.style.top = `${box.top - outer.top + Math.max(0, dot.y * scale - lens.offsetHeight / 2)}px`;
     if (aloud) said.textContent = words.textContent;
   };
+  scope.addEventListener("ring", (event) => {
+    const dot = dots.find((one) => one.tile === event.detail);
+    if (!dot) return ring.remove();
+    ring.setAttribute("cx", dot.x);
+    ring.setAttribute("cy", dot.y);
+    drawing.append(ring);
+  });
   drawing.addEventListener("pointermove", (event) => {
     const box = drawing.getBoundingClientRect(), scale = side / box.width;
     const [x, y] = [(event.clientX - box.left) * scale, (event.clientY - box.top) * scale];
@@ -89,18 +95,23 @@ for (const map of document.querySelectorAll(".map")) {
     if (ahead.length) show(ahead.reduce((a, b) => (along(b) + off(b) < along(a) + off(a) ? b : a)), true);
   });
   drawing.addEventListener("blur", () => show(null, false));
+}
 
-  for (const [i, item] of [...map.querySelectorAll(".legend li")].entries()) {
+for (const scope of document.querySelectorAll(".map, .linked")) {
+  const drawings = [...scope.querySelectorAll(".dots")];
+  for (const [i, item] of [...scope.querySelectorAll(":scope > .legend li")].entries()) {
     const button = made("button", { type: "button" });
     button.setAttribute("aria-pressed", "false");
     button.append(...item.childNodes);
     item.append(button);
     button.addEventListener("click", () => {
       const on = button.getAttribute("aria-pressed") === "false";
-      map.querySelectorAll(".legend button").forEach((other) => other.setAttribute("aria-pressed", "false"));
+      scope.querySelectorAll(".legend button").forEach((other) => other.setAttribute("aria-pressed", "false"));
       button.setAttribute("aria-pressed", String(on));
-      drawing.classList.toggle("lit", on);
-      paths.forEach((path, j) => path.classList.toggle("on", on && i === j));
+      for (const drawing of drawings) {
+        drawing.classList.toggle("lit", on);
+        drawing.querySelectorAll(".dot").forEach((path, j) => path.classList.toggle("on", on && i === j));
+      }
     });
   }
 }

@@ -23,6 +23,8 @@ from glf.reporting.run_tables import (
     MAP_WIDTH,
     Sheets,
     accuracy_rows,
+    candidate_name,
+    candidate_rows,
     class_rows,
     geometry_rows,
     map_groups,
@@ -33,7 +35,7 @@ from glf.reporting.run_tables import (
 )
 from glf.reporting.study_charts import difference_charts, sensitivity_charts
 from glf.reporting.study_tables import COMPARED_METRICS, EXPLANATION, every_run, study_provenance, study_tables
-from glf.reporting.verdict import comparison_verdict, run_verdict
+from glf.reporting.verdict import comparison_verdict, kept_weights, run_verdict
 from glf.result import write_file
 from glf.ui import say
 
@@ -93,9 +95,9 @@ def _templates() -> Environment:
         "fill": lambda text, value: "" if value is None else text.format(value),
     }
     functions = (
-        svg, run_verdict, comparison_verdict, training_charts, geometry_charts, entropy_chart, knn_chart,
-        difference_charts, sensitivity_charts, accuracy_rows, class_rows, geometry_rows, overview_rows, plain_cell,
-        map_groups, map_legend, tile_style, study_tables, study_provenance, every_run,
+        svg, run_verdict, comparison_verdict, kept_weights, training_charts, geometry_charts, entropy_chart, knn_chart,
+        difference_charts, sensitivity_charts, accuracy_rows, candidate_name, candidate_rows, class_rows, geometry_rows,
+        overview_rows, plain_cell, map_groups, map_legend, tile_style, study_tables, study_provenance, every_run,
     )  # fmt: skip
     environment.globals |= {function.__name__: function for function in functions}
     environment.globals |= {

@@ -20,6 +20,7 @@ def training_charts(run: Run) -> list[Chart]:
             [key for key in run.curves if key.startswith("entropy/")],
         ),
         _curves(run, "knn", "k-NN accuracy on held-out training images", ["val/knn"]),
+        _curves(run, "kept", "share of the frozen encoder's neighbours kept", ["val/kept"]),
         _curves(run, "rank", "effective rank of held-out features", ["val/rank"]),
         _curves(run, "spread", "spread of held-out features (0: collapsed to a point)", ["val/spread"]),
     ]
@@ -68,18 +69,21 @@ def entropy_chart(run: Run) -> Chart | None:
     return Chart(key="outliers", title=title, series=series, kind="steps", x="nats", y="images")
 
 
-def map_chart(run: Run) -> Chart | None:
-    """The feature map as a chart, for --figures; the page draws it with thumbnails."""
-    found = run.artifacts.get("map")
-    if not found:
-        return None
-    dots = list(zip(found["points"], found["group"], strict=True))
+def map_charts(run: Run) -> list[Chart]:
+    """The feature maps as charts, for --figures; the page draws them with thumbnails."""
+    titles = {"map": "t-SNE of the features", "map_frozen": "t-SNE of the frozen encoder's features"}
+    return [_map(run, name, title) for name, title in titles.items() if run.artifacts.get(name)]
+
+
+def _map(run: Run, name: str, title: str) -> Chart:
+    found = run.artifacts["map"]
+    dots = list(zip(run.artifacts[name]["points"], found["group"], strict=True))
     series = [
-        Series(name=name, points=tuple(Point(*place) for place, group in dots if group == i))
-        for i, name in enumerate(found["groups"])
+        Series(name=group_name, points=tuple(Point(*place) for place, group in dots if group == i))
+        for i, group_name in enumerate(found["groups"])
     ]
     drawn = tuple(one for one in series if one.points)
-    return Chart(key="map", title="t-SNE of the features", series=drawn, kind="dots", x="")
+    return Chart(key=name, title=title, series=drawn, kind="dots", x="")
 
 
 def _curves(run: Run, key: str, title: str, names: list[str]) -> Chart:

@@ -13,6 +13,34 @@ AS_PROVED = ("info_nce", "variance", "log_ratio", "imbalance", "finite", "proved
 MAP_WIDTH, MAP_MARGIN = 600, 14
 
 
+def candidate_rows(run: Run) -> list[Row]:
+    """A row per candidate of an adaptation, from frozen to adapted, below a header; empty for other runs."""
+    candidates = run.adaptation.get("candidates", {})
+    if not candidates:
+        return []
+    labelled = "knn" in candidates["frozen"]
+    head = ["weights", *(["held-out k-NN"] if labelled else []), "neighbours kept"]
+    rows: list[Row] = [[*head, "effective rank", "uniformity"]]
+    for name, values in candidates.items():
+        rows.append(
+            [
+                candidate_name(run, name),
+                *(
+                    TableCell(f"{100 * values[key]:.1f} %", values[key])
+                    for key in (("knn", "kept") if labelled else ("kept",))
+                ),
+                TableCell(f"{values['rank']:.1f}", values["rank"]),
+                TableCell(f"{values['uniformity']:.2f}", values["uniformity"]),
+            ]
+        )
+    return rows
+
+
+def candidate_name(run: Run, name: str) -> str:
+    """The name of a candidate in the table: that of the chosen one says so."""
+    return f"{name} (chosen)" if name == run.adaptation["chosen"] else name
+
+
 def accuracy_rows(run: Run) -> list[Row]:
     """A row per encoder and a column per accuracy, below a header; empty without accuracies."""
     protocols = run.evaluation.get("protocols", {})

@@ -2,11 +2,14 @@
 
 from typing import Any, Literal, NamedTuple
 
+from scipy.stats import binom
+
 from glf.reporting.load import Run
 from glf.reporting.study_tables import Delta, deltas
 
 Mood = Literal["good", "fair", "bad"]  # green, neutral, red: classes in page.css
 BASELINES = ("pixels", "untrained")
+ADAPTED_BASELINES = ("pixels", "frozen")  # the encoder before it was adapted takes the place of the untrained network
 HEADLINE_ACCURACIES = ("knn5", "linear", "knn", "logistic")  # the first two that were measured are named
 Standing = Literal["above", "below", "level"]
 
@@ -20,13 +23,21 @@ class RunVerdict(NamedTuple):
 
 
 def run_verdict(run: Run) -> RunVerdict:
-    """Green if the doctor found no problem and the first accuracy is significantly above both baselines."""
+    """Green if the doctor found no problem and the first accuracy is significantly above both baselines.
+
+    An adaptation that was not evaluated is green if its k-NN accuracy on held-out images is significantly above that
+    of the frozen encoder.
+    """
     findings = run.content.get("doctor")
     keys = [key for key in HEADLINE_ACCURACIES if run.value(key) is not None][:2]
     accuracies = {key: _standings(run, key) for key in keys}
     if findings:
         return RunVerdict("bad", "unhealthy", accuracies)
-    better = bool(keys) and all(accuracies[keys[0]].get(name) == "above" for name in BASELINES)
+    baselines = BASELINES if "untrained" in run.encoders else ADAPTED_BASELINES
+    better = bool(keys) and all(accuracies[keys[0]].get(name) == "above" for name in baselines)
+    kept = kept_weights(run)
+    if kept is not None:
+        better = kept.share > 0 and (better if keys else kept.significant)
     health: Literal["healthy", "not examined"] = "not examined" if findings is None else "healthy"
     return RunVerdict("good" if better and health == "healthy" else "fair", health, accuracies)
 
@@ -44,6 +55,47 @@ def _standings(run: Run, key: str) -> dict[str, Standing]:
             overlap = low <= other_high and other_low <= high
             found[encoder] = "level" if overlap else "above" if ours > theirs else "below"
     return found
+
+
+class KeptWeights(NamedTuple):
+    """The weights that an adaptation has kept, and their accuracy on held-out images, which is None without labels."""
+
+    name: str  # "frozen", "average 0.75", "adapted"
+    share: float  # of the adapted weights in the average
+    chosen: bool  # False: kept without a choice, by --no-choose
+    kept: float  # share of the frozen encoder's neighbours
+    accuracy: float | None
+    frozen: float | None  # accuracy of the frozen encoder
+    images: int  # held out
+
+    @property
+    def gain(self) -> float:
+        return 0.0 if self.accuracy is None or self.frozen is None else self.accuracy - self.frozen
+
+    @property
+    def significant(self) -> bool:
+        """Whether the gain is positive and the 95 % intervals of both accuracies do not overlap."""
+        if self.accuracy is None or self.frozen is None or not self.images:
+            return False
+        low, high = (binom.ppf(tail, self.images, of) for tail, of in ((0.025, self.accuracy), (0.975, self.frozen)))
+        return bool(low > high)
+
+
+def kept_weights(run: Run) -> KeptWeights | None:
+    """What an adaptation has kept; None for other runs."""
+    found = run.adaptation
+    if not found:
+        return None
+    values, frozen = found["candidates"][found["chosen"]], found["candidates"]["frozen"]
+    return KeptWeights(
+        found["chosen"],
+        found["share"],
+        found["by"] != "--no-choose",
+        values["kept"],
+        values.get("knn"),
+        frozen.get("knn"),
+        run.content.get("data", {}).get("val", 0),
+    )
 
 
 class ComparisonVerdict(NamedTuple):
