@@ -67,6 +67,14 @@ class Adaptation(Pretraining):
                 self.metrics |= {"loss": loss.total.detach(), "constrain/l2sp": term.detach()}
         return loss
 
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        super().on_before_optimizer_step(optimizer)
+        weight = self.adaptation.l2sp
+        if weight and not self.automatic_optimization:  # chunks take gradients at embeddings, which L2-SP does not read
+            for name, p in self._trained().items():
+                if p.grad is not None:
+                    p.grad.add_(p.detach() - self.start[name], alpha=weight)
+
     def special_rates(self) -> list[Part]:
         """Heads: a higher learning rate from the start. Everything else, the encoder, begins after ``head_share``."""
         config, encoder = self.adaptation, {id(p) for p in self.network.encoder.parameters()}

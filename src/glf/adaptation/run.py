@@ -59,6 +59,8 @@ def adapt(config: AdaptConfig, console: Console | None = None, callbacks: Sequen
     inputs = load_inputs(resolved.run)
     assert isinstance(inputs, ImageInputs)
     inputs = inputs.only_used()
+    if inputs.images.channels > (channels := resolved.encoder.channels):
+        raise ValueError(f"{config.data} is in colour, and {resolved.config.encoder} takes {channels} channel")
     with rundir.create(resolved.config) as out, retain_freed_memory(resolved.run.accelerator == "cpu"):
         if out is not None:
             log.open(out / LOG)
@@ -85,8 +87,6 @@ def adapt(config: AdaptConfig, console: Console | None = None, callbacks: Sequen
 def prepare(resolved: ResolvedAdaptation, inputs: ImageInputs) -> Encoder:
     """Freeze what is not trained; estimate the statistics of batch normalisation if the config says so."""
     config, backbone = resolved.config, resolved.encoder
-    if inputs.images.channels > backbone.channels:
-        raise ValueError(f"{config.data} is in colour, and {config.encoder} takes {backbone.channels} channel")
     backbone.to(torch_device(config.device)).requires_grad_(False)
     if config.norms == "data":
         estimate_statistics(backbone, inputs.images, inputs.train, device=torch_device(config.device))
