@@ -8,6 +8,7 @@ kinds of machine, so that pairs share their rounding, too.
 """
 
 import argparse
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,9 @@ RUNS = Path("runs")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("study", choices=sorted(path.stem for path in pages.STUDIES.glob("*.toml")))
-    parser.add_argument("--images", help="images, as for glf pretrain; default: those of the study")
+    parser.add_argument(
+        "--images", nargs="+", help="images, as for glf pretrain, one for each data set; default: those of the study"
+    )
     parser.add_argument("--seeds", type=int, help="number of seeds for a quick look: nothing is stored")
     parser.add_argument("--jobs", type=int, help="simultaneous runs; default: as many as cores and memory allow")
     repeat = parser.add_mutually_exclusive_group()
@@ -33,13 +36,15 @@ def main() -> None:
     options = parser.parse_args()
     study = from_file(pages.STUDIES / f"{options.study}.toml", "tiny")
     if options.images:
-        study = replace(study, data=(options.images,))
+        study = replace(study, data=tuple(options.images))
     machine = provenance()["machine"] if options.here else None
     known = {} if options.again else pages.known_runs(options.study, machine)
     if options.seeds:  # storing it would replace the other seeds
         conduct(replace(study, seeds=options.seeds), RUNS / options.study, options.jobs, known=known)
         return
-    command = f"make study STUDY={options.study}" + (f" IMAGES={options.images}" if options.images else "")
+    command = f"make study STUDY={options.study}" + (
+        f" IMAGES={shlex.quote(' '.join(options.images))}" if options.images else ""
+    )
 
     def store(content: dict[str, Any]) -> None:
         pages.store(options.study, {**content, "command": command})

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from glf.result import provenance
-from speed import augmentation, evaluation, loops, pairs, pictures
+from speed import adaptation, augmentation, evaluation, loops, pairs, pictures
 from speed.curves import draw
 from speed.timing import ROOT, Row
 
@@ -95,6 +95,7 @@ def parts(images: str, photos: str | None, place: Path) -> dict[str, Any]:
         "processes": lambda: (loops.two_processes(images), {}),
         "pairs": of_pairs,
         "evaluation": of_evaluation,
+        "adaptation": lambda: (adaptation.compared(images, place), {}),
     }
 
 

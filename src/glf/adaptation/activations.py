@@ -22,6 +22,7 @@ from glf.data.images import ImageSet
 from glf.nn.cut import Trunk
 from glf.nn.feature_cache import FeatureCache
 from glf.nn.features import fingerprint, resize_to
+from glf.nn.norms import folded
 from glf.types import Batch
 
 VIEWS = 8  # views of each image, if the disk has room and there are not too many images
@@ -94,13 +95,15 @@ def compute_activations(
     def flat_activations(batch: np.ndarray) -> np.ndarray:
         views = batch_views(batch, policy, size, rounds, config.colours, seed=(config.seed, cached.seen), device=device)
         with torch.inference_mode():
-            found = [trunk(x.contiguous(memory_format=torch.channels_last)).half().cpu() for x in views]
+            found = [faster(x.contiguous(memory_format=torch.channels_last)).half().cpu() for x in views]
         out: np.ndarray = torch.stack(found, 1).contiguous().flatten(1).numpy()
         if not np.isfinite(out).all():
             raise ValueError("the trunk's activations do not fit into float16: use --views 0")
         return out
 
     if cached.seen < len(images):
+        faster = folded(trunk, torch.rand(2, trunk.channels, size, size, device=device))
+        faster.to(memory_format=torch.channels_last)
         with cached.exclusively():
             cached.extend(pixels(cached.seen), len(images), flat_activations, BATCH, "trunk activations")
     return cached.features().reshape(len(images), 1 + config.views, *shape)

@@ -87,7 +87,7 @@ class Adaptation(Pretraining):
         tail = [p for p in parameters if id(p) in encoder]
         return [
             Part(tail, 1.0, lambda step: 0.0 if step < alone else later(step - alone)),
-            Part(heads, config.head_lr, warmup_cosine(warmup, total)),
+            Part(heads, config.head_lr / config.lr if config.lr else 0.0, warmup_cosine(warmup, total)),
         ]
 
     @torch.no_grad()

@@ -22,6 +22,8 @@ from glf.train.resolve import Resolved, resolve
 SMALLEST, STEP = 64, 32  # px: smaller images are enlarged to this side; sizes are multiples of STEP
 FEW_IMAGES = 100
 EPOCHS, MOST_IMAGES = 20, 400_000  # epochs, and images seen in all of them together
+CONVOLUTION_LR = (1e-3, "for a convolutional encoder")
+TRANSFORMER_LR = (1e-4, "for a transformer")
 BATCH, BATCHES = 256, 4  # batch size, and batches of an epoch if there are fewer images
 
 
@@ -108,11 +110,14 @@ def automatic(config: AdaptConfig, encoder: Backbone, source: Source) -> tuple[A
     count = min(len(source), config.max_images or len(source))
     held_out = config.val_images
     if held_out is None:
-        held_out = min(count // 10, 5_000) if source.classes and config.labels == "auto" else 0
+        held_out = min(count // 10, 5_000)
     train = count - held_out
     batch = min(BATCH, 2 ** max(1, (train // BATCHES).bit_length() - 1))
     epochs = max(1, min(EPOCHS, MOST_IMAGES // max(1, train)))
+    transformer = hasattr(encoder.body, "patch_embed") or hasattr(encoder.body, "conv_proj")
     values: dict[str, tuple[Any, str]] = {
+        "lr": TRANSFORMER_LR if transformer else CONVOLUTION_LR,
+        "val_images": (held_out, "held out to compare the weights at the end"),
         "image_size": (size, why),
         "batch_size": (batch, f"there are {train:,} training images"),
         "epochs": (epochs, f"{epochs * (train // batch):,} steps"),
@@ -126,6 +131,7 @@ def automatic(config: AdaptConfig, encoder: Backbone, source: Source) -> tuple[A
     return replace(
         config,
         out=out,
+        adc=replace(config.adc, lpm_at=config.adc.lpm_at or "h"),
         backbone=encoder.name,
         stem=encoder.stem,
         prior=config.encoder,

@@ -231,7 +231,7 @@ def announce(log: RunLog, resolved: ResolvedAdaptation, inputs: ImageInputs, enc
     steps = config.epochs * (inputs.count // config.batch_size)
     log(
         f"training  {config.epochs} epochs, {steps:,} steps, heads alone for {round(config.head_share * steps):,};"
-        f" lr {scaled_lr(config):g} (heads {scaled_lr(config) * config.head_lr:g}), batch {config.batch_size},"
+        f" lr {scaled_lr(config):g} (heads {config.head_lr:g}), batch {config.batch_size},"
         f" seed {config.seed}, {run.accelerator}"
     )
     log(f"time      {estimate_time(resolved, inputs, encoder)}")

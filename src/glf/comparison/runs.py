@@ -39,7 +39,9 @@ def check_run(run: Path, config: ResolvedPretrainConfig) -> None:
     if not (run / CONFIG).exists():
         return
     saved = read_config(run)
-    for name in _differing(saved, config, _ignored(config)):
+    # An adaptation fills the options that depend on its encoder and its images.
+    unset = {name for name, value in vars(config).items() if value is None and isinstance(config, AdaptConfig)}
+    for name in _differing(saved, config, _ignored(config) | unset):
         raise ValueError(
             f"{run} was trained with {name} {getattr(saved, name)!r}, but the study says {getattr(config, name)!r}:"
             " choose another --out"

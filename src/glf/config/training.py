@@ -48,7 +48,7 @@ class AdcOptions:
     """Covariance of the kernels; default: sphere when calibrated, batch as printed."""
     lpm_at: LpmAt | None = None
     """What LPM reads: z, among the images of the batch; a linear head on the backbone's features, among the batch (h);
-    or that head, among the prior's features of all images (bank). Default: z."""
+    or that head, among the prior's features of all images (bank). Default: z; in an adaptation h."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,18 +224,18 @@ class AdaptConfig(PretrainConfig):
     train: Train = "tail"
     """What is trained: the last stages (tail), the scales and shifts of all normalisation layers (norms), or all."""
     tail: int | None = None
-    """Number of stages that --train tail trains; default: the last two of six or more, else the last one."""
+    """Number of stages that --train tail trains; default: the last two of eight or more, else the last one."""
     views: int | None = None
     """Augmented views of each image whose trunk activations are computed once; 0: the trunk runs in every epoch.
     Default: 8, fewer if the disk or the time does not allow so many."""
     lr: float | None = None
-    """Learning rate of the trained part of the encoder, for any batch size; default: 1e-4."""
+    """Learning rate of the trained part of the encoder, for any batch size; default: 1e-3, for transformers 1e-4."""
     norms: Norms = "keep"
     """Statistics of batch normalisation: those of the pretrained encoder (keep), or estimated on the images (data)."""
     head_share: float = 0.1
     """Share of training in which only the heads are trained."""
-    head_lr: float = 10.0
-    """Learning rate of the heads, relative to lr."""
+    head_lr: float = 1e-3
+    """Learning rate of the heads."""
     l2sp: float = 0.0
     """Weight of L2-SP, half the squared distance from the pretrained weights."""
     choose: bool = True
@@ -265,7 +265,7 @@ class ResolvedAdaptConfig(ResolvedPretrainConfig, AdaptConfig):
 
     encoder: str = "timm:tf_efficientnet_lite0"
     epochs: int = 20
-    lr: float = 1e-4
+    lr: float = 1e-3
     weight_decay: float = 0.05
     augment: str = "mild"
 

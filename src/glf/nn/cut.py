@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 from glf.nn.backbone import Backbone
 
 SIBLINGS = 3  # modules of one class in a row that count as stages
-MANY_STAGES, LONG_TAIL = 6, 2  # by default the last two of six stages or more are trained, else the last one
+MANY_STAGES, LONG_TAIL = 8, 2  # by default the last two of eight stages or more are trained, else the last one
 NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm)
 
 
@@ -74,7 +74,7 @@ def default_tail(stages: int) -> int:
     """Number of stages that are trained by default.
 
     >>> default_tail(4), default_tail(7), default_tail(12)
-    (1, 2, 2)
+    (1, 1, 2)
     """
     return LONG_TAIL if stages >= MANY_STAGES else 1
 
