@@ -248,7 +248,7 @@ def test_the_encoder_learns_later_and_slower_than_the_heads(settings: AdaptConfi
         ("vicreg+dcm", {}),
         ("simclr+adc", {}),
         ("simclr+lpm", {"accumulate": 2}),
-        ("simclr+lpm", {"adc": {"lpm_at": "h"}}),
+        ("simclr+lpm", {"adc": {"lpm_at": "z"}}),
         ("simclr+lpm", {"adc": {"lpm_at": "bank"}}),
     ],
     ids=str,

@@ -1,12 +1,32 @@
 """Studies from flags and from files: the config of each run, and errors before the first run starts."""
 
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from rich.console import Console
 
+from glf.comparison import processes, worker
+from glf.comparison.conduct import conduct
+from glf.comparison.runs import reference_key, run_key
 from glf.comparison.study import Cell, Study, flags, from_file, from_flags
-from glf.config.evaluation import CompareConfig
-from glf.config.training import AdcOptions, PretrainConfig
+from glf.config.base import from_dict
+from glf.config.evaluation import CompareConfig, EvaluateConfig
+from glf.config.training import (
+    AdaptConfig,
+    AdcOptions,
+    PretrainConfig,
+    ResolvedAdaptConfig,
+    ResolvedPretrainConfig,
+    config_type,
+    with_defaults,
+)
 
 FILE = """
 title = "A study"
@@ -171,7 +191,8 @@ STUDIES = Path(__file__).parent.parent.parent / "benchmarks" / "studies"
 @pytest.mark.parametrize("scale", ["tiny", "paper"])
 @pytest.mark.parametrize("path", sorted(STUDIES.glob("*.toml")), ids=lambda path: path.stem)
 def test_the_studies_of_this_repository_are_valid_and_state_their_cost(path: Path, scale: str) -> None:
-    if (path.stem.partition("_")[0], scale) in {("imagenet100", "tiny"), ("choose", "paper")}:  # GPUs only, CPUs only
+    # GPUs only, CPUs only
+    if (path.stem.partition("_")[0], scale) in {("imagenet100", "tiny"), ("choose", "paper"), ("adapt", "paper")}:
         with pytest.raises(ValueError, match="has no scale"):
             from_file(path, scale)
         return
@@ -181,3 +202,147 @@ def test_the_studies_of_this_repository_are_valid_and_state_their_cost(path: Pat
     if scale == "tiny":
         assert study.finding
         assert f"= {len(list(study.cells()))} runs" in path.read_text()
+
+
+# --- adaptations
+
+
+def adaptations(**changes: Any) -> Study:
+    values: dict[str, Any] = {
+        "title": "Adaptations",
+        "methods": ("simclr",),
+        "data": ("fashion-mini",),
+        "seeds": 1,
+        "base": "tail",
+        "variants": {"tail": {}, "norms": {"train": "norms"}, "bank": {"constrain": "lpm", "lpm_at": "bank"}},
+        "settings": {"encoder": "timm:resnet18", "epochs": 3, "l2sp": 0.5},
+    }
+    return Study(**values | changes)
+
+
+def test_a_study_with_an_encoder_is_one_of_adaptations() -> None:
+    study = adaptations()
+    tail, norms, bank = (study.config(cell) for cell in study.cells())
+    assert all(isinstance(config, ResolvedAdaptConfig) for config in (tail, norms, bank))
+    assert (tail.encoder, tail.epochs, tail.l2sp, tail.train) == ("timm:resnet18", 3, 0.5, "tail")
+    assert norms.train == "norms"
+    assert (bank.method, bank.adc.lpm_at) == ("simclr+lpm", "bank")
+    assert tail.augment == "mild"
+    plain = adaptations(variants={"tail": {}}, settings={"epochs": 3})
+    assert not isinstance(plain.config(next(plain.cells())), AdaptConfig)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"settings": {"epochs": 3, "l2sp": 0.5}}, "unknown configuration key 'l2sp'"),
+        ({"settings": {"encoder": "timm:resnet18", "trian": "all"}}, "unknown configuration key 'trian'"),
+        ({"variants": {"tail": {"tail": 2, "train": "all"}}}, "--tail only applies to --train tail"),
+    ],
+)
+def test_mistakes_in_adaptations(changes: dict[str, Any], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises((ValueError, SystemExit)) as caught:
+        adaptations(**changes)
+    assert words in f"{caught.value} {' '.join(capsys.readouterr().err.split())}"
+
+
+def test_the_command_line_of_an_adaptation_gives_its_config() -> None:
+    import tyro
+
+    config = AdaptConfig(
+        encoder="torchvision:resnet18",
+        method="byol+lpm",
+        train="norms",
+        views=6,
+        l2sp=0.25,
+        choose=False,
+        lr=1e-5,
+        adc=AdcOptions(lpm_at="bank"),
+        weights=Path("some/weights.pt"),
+    )
+    written = flags(config)
+    assert written[0] == "torchvision:resnet18"
+    assert "--no-choose" in written
+    assert tyro.cli(AdaptConfig, args=written, config=(tyro.conf.OmitArgPrefixes,)) == config
+
+
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({"views": 6}, False),
+        ({"image_size": 64}, False),
+        ({"encoder": "timm:resnet34"}, False),
+        ({"l2sp": 1.0}, False),
+        ({"tail": 2}, False),
+        ({"norms": "data"}, False),
+        ({"choose": False}, False),
+        ({"weights": Path("other.pth")}, False),
+        ({"adc": AdcOptions(lpm_at="h")}, False),
+        ({"prior": "timm:resnet18", "prior_size": 64, "prior_weights": Path("other.pth")}, True),
+        ({"backbone": "timm:resnet18", "stem": "standard"}, True),
+        ({"download": True, "workers": 3}, True),
+    ],
+    ids=str,
+)
+def test_the_key_of_an_adaptation_has_what_it_learns_from(changes: dict[str, Any], same: bool) -> None:
+    study = adaptations()
+    training, evaluation = study.configs(next(study.cells()))
+    assert (run_key(replace(training, **changes), evaluation) == run_key(training, evaluation)) == same
+
+
+def test_references_of_an_adaptation_depend_on_its_encoder_and_not_on_training() -> None:
+    study = adaptations()
+    training, evaluation = study.configs(next(study.cells()))
+    key = reference_key(training, evaluation)
+    assert reference_key(replace(training, l2sp=1.0, train="all", lr=1.0), evaluation) == key
+    assert reference_key(replace(training, encoder="timm:resnet34"), evaluation) != key
+    assert reference_key(replace(training, image_size=64), evaluation) != key
+
+
+def test_a_new_option_of_adaptations_does_not_change_the_keys_of_pretraining() -> None:
+    config = ResolvedPretrainConfig()
+    key = run_key(config, EvaluateConfig(run=Path()))
+    assert run_key(replace(config, adc=AdcOptions(lpm_at=None)), EvaluateConfig(run=Path())) == key
+    assert run_key(replace(config, adc=AdcOptions(lpm_at="h")), EvaluateConfig(run=Path())) != key
+
+
+def test_adaptations_are_conducted_and_not_done_twice(
+    few_images: str, tmp_path: Path, small_run: Callable[..., Path], console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The work of each process, done in this one."""
+    encoder = small_run(data=few_images, max_images=None, method="simclr", image_size=16, batch_size=32)
+    study = adaptations(
+        data=(few_images,),
+        variants={"tail": {}, "norms": {"train": "norms"}},
+        settings={"encoder": f"run:{encoder}", "epochs": 1, "batch_size": 32, "val_images": 32, "device": "cpu"},
+        evaluation={"suite": ["knn"], "device": "cpu"},
+    )
+    jobs = []
+
+    class Done(subprocess.Popen[bytes]):
+        """A process that has ended as soon as it has started."""
+
+        def __init__(self, command: list[str], **options: Any) -> None:
+            self.returncode = 0
+            jobs.append(command[-1])
+            job = json.loads(Path(command[-1]).read_text())
+            training = with_defaults(from_dict(config_type(job["pretrain"]), job["pretrain"]))
+            worker.work(training, from_dict(EvaluateConfig, job["evaluate"]))
+
+        def poll(self) -> int:
+            return 0
+
+    monkeypatch.setattr(processes, "subprocess", SimpleNamespace(Popen=Done, STDOUT=None))
+    monkeypatch.setattr(sys, "argv", ["glf"])
+    out = tmp_path / "out"
+    content = conduct(study, out, 1, console)
+    assert content["failed"] == {}
+    assert [(run["variant"], run["command"].split()[:3]) for run in content["runs"]] == [
+        ("tail", ["glf", "adapt", f"run:{encoder}"]),
+        ("norms", ["glf", "adapt", f"run:{encoder}"]),
+    ]
+    assert content["references"][few_images].keys() == {"pixels", "frozen"}
+    assert len(jobs) == 2
+    again = conduct(study, out, 1, console)
+    assert again["runs"] == content["runs"]
+    assert len(jobs) == 2

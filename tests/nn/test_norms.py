@@ -1,4 +1,4 @@
-"""Statistics of batch normalisation, estimated on images: those of the activations, and nothing else changes."""
+"""Batch normalisation: statistics that are estimated on images, and layers that are folded into convolutions."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from glf.data.images import ImageSet
 from glf.data.sources import load_images
 from glf.nn import norms
 from glf.nn.backbone import Backbone
-from glf.nn.norms import estimate_statistics
+from glf.nn.norms import estimate_statistics, folded
 
 
 @pytest.fixture(scope="module")
@@ -69,3 +69,42 @@ def test_nothing_else_changes_and_features_do(images: ImageSet) -> None:
 def test_a_model_without_batch_normalisation_is_refused(images: ImageSet) -> None:
     with pytest.raises(ValueError, match="vit_tiny_patch16_224 has no batch normalisation"):
         estimate_statistics(Backbone("timm:vit_tiny_patch16_224", channels=1, image_size=28), images, np.arange(4))
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("small_resnet", 28), ("timm:tf_efficientnet_lite0", 64), ("torchvision:resnet18", 32)]
+)
+def test_folded_layers_give_the_same_features(name: str, size: int) -> None:
+    torch.manual_seed(0)
+    backbone = Backbone(name, channels=3, image_size=size, stem="standard").eval()
+    layers = [layer for layer in backbone.modules() if isinstance(layer, nn.BatchNorm2d)]
+    with torch.no_grad():
+        for layer in layers:
+            layer.running_mean.uniform_(-0.2, 0.2)
+            layer.running_var.uniform_(0.5, 1.5)
+            layer.weight.uniform_(0.5, 1.5)
+    before = {name: value.clone() for name, value in backbone.state_dict().items()}
+    x = torch.rand(4, 3, size, size)
+    faster = folded(backbone, x[:2])
+    with torch.no_grad():
+        torch.testing.assert_close(faster(x), backbone(x), rtol=1e-4, atol=1e-4)
+    assert not any(isinstance(layer, nn.BatchNorm2d) for layer in faster.modules())
+    assert all(torch.equal(value, before[name]) for name, value in backbone.state_dict().items()), "a copy"
+
+
+class AnotherOrder(nn.Module):
+    """Its layers are registered in another order than they are called in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)
+        nn.init.uniform_(self.norm.running_mean, 1, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(self.norm(x).relu())
+
+
+def test_layers_that_are_called_in_another_order_are_not_folded() -> None:
+    torch.manual_seed(0)
+    model, x = AnotherOrder().eval(), torch.rand(4, 3, 8, 8)
+    assert torch.equal(folded(model, x)(x), model(x))

@@ -3,9 +3,9 @@
 import hashlib
 import json
 from collections.abc import Set
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from glf.config.base import from_dict
 from glf.config.evaluation import EvaluateConfig
@@ -14,6 +14,7 @@ from glf.result import read_result
 from glf.rundir import RESUMABLE_FIELDS, read_config
 from glf.runfiles import CONFIG, RESULT
 
+C = TypeVar("C", bound=Any)
 # Fields that do not change what is learnt, or how it is measured.
 _NOT_IN_TRAINING_KEY = RESUMABLE_FIELDS | {"recipe"}
 # Of an adaptation, what the encoder determines: not known before it is loaded
@@ -39,13 +40,22 @@ def check_run(run: Path, config: ResolvedPretrainConfig) -> None:
     if not (run / CONFIG).exists():
         return
     saved = read_config(run)
-    # An adaptation fills the options that depend on its encoder and its images.
-    unset = {name for name, value in vars(config).items() if value is None and isinstance(config, AdaptConfig)}
-    for name in _differing(saved, config, _ignored(config) | unset):
+    if isinstance(config, AdaptConfig):
+        config = _filled(config, saved)
+    for name in _differing(saved, config, _ignored(config)):
         raise ValueError(
             f"{run} was trained with {name} {getattr(saved, name)!r}, but the study says {getattr(config, name)!r}:"
             " choose another --out"
         )
+
+
+def _filled(config: C, saved: Any) -> C:
+    """The config with the saved values of unset options: an adaptation chooses them for its encoder and its images."""
+    found: dict[str, Any] = {}
+    for field in fields(config):
+        value, there = getattr(config, field.name), getattr(saved, field.name, None)
+        found[field.name] = there if value is None else _filled(value, there) if is_dataclass(value) else value
+    return replace(config, **found)
 
 
 def _ignored(config: ResolvedPretrainConfig) -> Set[str]:

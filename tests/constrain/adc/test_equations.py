@@ -252,7 +252,7 @@ def test_lpm_at_h_reads_r_in_the_place_of_z(reading, covariance):
     settings = {"reading": reading, "covariance": covariance}
     at_h = LPM(neighbours=NeighbourDistributions(**settings), at="h")
     at_z = LPM(neighbours=NeighbourDistributions(**settings))
-    e = Embeddings(z=z, r=r, prior=prior)
+    e = Embeddings(z=z, r=r, p=draw(2, 6, 4, seed=3), teacher=draw(2, 6, 4, seed=4), prior=prior)
     assert at_h.needs == {"z", "r", "prior"}
     value, expected = at_h(e), at_z(Embeddings(z=r, prior=prior))
     assert value == expected

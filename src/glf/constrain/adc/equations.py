@@ -22,7 +22,6 @@ memory; only ``reading="paper"``, which is for comparison, uses whole matrices. 
 
 import inspect
 import math
-from dataclasses import replace
 
 import torch
 from jaxtyping import Float, Int
@@ -218,7 +217,7 @@ class LPM(Term):
         return {"entropy/dat": dat.mean(), "entropy/pre": pre.mean()}
 
     def _read(self, e: Embeddings) -> Embeddings:
-        return replace(e, z=e.require("r")) if self.at == "h" else e
+        return Embeddings(z=e.require("r"), prior=e.prior) if self.at == "h" else e
 
     def _over_bank(self, e: Embeddings) -> tuple[Tensor, Tensor]:
         """``dat`` and ``pre`` of each anchor over the images of the bank, as log-distributions."""
