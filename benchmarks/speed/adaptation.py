@@ -1,4 +1,4 @@
-"""An epoch of glf adapt on cached activations of the frozen trunk, next to one that trains the tail through the trunk."""
+"""An epoch of glf adapt on cached activations of the trunk, next to one that trains the tail through the live trunk."""
 
 import warnings
 from collections.abc import Callable

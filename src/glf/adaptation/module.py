@@ -95,9 +95,10 @@ class Adaptation(Pretraining):
         if self.activations is None:
             return super().features(images, indices)
         tail, found = self.network.encoder, []
+        device = next(tail.parameters()).device
         for start in range(0, len(indices), FEATURE_BATCH):
             x = torch.from_numpy(self.activations[indices[start : start + FEATURE_BATCH], 0])
-            found.append(tail(x.to(self.device).to(self.dtype, memory_format=_format(x))).float().cpu())
+            found.append(tail(x.to(device).to(self.dtype, memory_format=_format(x))).float().cpu())
         return torch.cat(found)
 
     def compare_with_start(self, indices: np.ndarray, features: Tensor) -> dict[str, float]:

@@ -186,7 +186,7 @@ def choose(resolved: ResolvedAdaptation, inputs: ImageInputs, module: Adaptation
         batches = encode(original, inputs.images, indices=rows, size=config.image_size, device=module.device)
         return torch.from_numpy(np.concatenate(list(batches)))
 
-    module.eval()
+    module.to(torch_device(config.device)).eval()
     found = compare_weights(
         module,
         inputs.images,

@@ -85,7 +85,7 @@ class DetectOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateConfig:
-    """Evaluate a backbone on the test split, next to raw pixels and the untrained network."""
+    """Evaluate a backbone on the test split, next to raw pixels and the network before training."""
 
     run: Path
     """Run directory, saved backbone, or library model (timm:resnet18, torchvision:resnet50)."""
@@ -124,7 +124,7 @@ class EvaluateConfig:
     detect: DetectOptions = DetectOptions()
     """Detection and segmentation."""
     references: bool = True
-    """Evaluate raw pixels and the untrained network too."""
+    """Evaluate raw pixels and the network before training too: untrained, or the frozen encoder of an adaptation."""
     artifacts: bool = True
     """Write the data of the report's figures to artifacts/: feature map, neighbours, augmented views, outliers."""
     batch_size: int = 512

@@ -68,9 +68,7 @@ class Backbone(nn.Module):
         return int(maps.shape[2])
 
     def normalised(self, x: Tensor) -> Tensor:
-        if x.shape[1] == 1:
-            x = x.expand(-1, self.channels, -1, -1)  # grey images for a colour backbone
-        return (x - self.mean) / self.std
+        return normalised(x, self.mean, self.std)
 
     def describe(self) -> dict[str, Any]:
         """The arguments of this class that build the same backbone."""
@@ -82,6 +80,13 @@ class Backbone(nn.Module):
             "mean": tuple(self.mean.flatten().tolist()),
             "std": tuple(self.std.flatten().tolist()),
         }
+
+
+def normalised(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Images in [0, 1], normalised; grey ones fill all channels of a colour backbone."""
+    if x.shape[1] == 1:
+        x = x.expand(-1, mean.shape[1], -1, -1)
+    return (x - mean) / std
 
 
 def create_body(name: str, channels: int, image_size: int, stem: Stem) -> nn.Module:

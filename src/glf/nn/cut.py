@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
-from glf.nn.backbone import Backbone
+from glf.nn.backbone import Backbone, normalised
 
 SIBLINGS = 3  # modules of one class in a row that count as stages
 MANY_STAGES, LONG_TAIL = 8, 2  # by default the last two of eight stages or more are trained, else the last one
@@ -32,14 +32,17 @@ class Halves(NamedTuple):
 class Trunk(nn.Module):
     """Normalisation and the first stages of a backbone: from images in [0, 1] to activations."""
 
+    mean: Tensor
+    std: Tensor
+
     def __init__(self, backbone: Backbone, graph: fx.GraphModule) -> None:
         super().__init__()
-        self.body, self.normalise, self.channels = graph, backbone.normalised, backbone.channels
-        self.register_buffer("mean", backbone.mean, persistent=False)  # part of the fingerprint
+        self.body, self.channels = graph, backbone.channels
+        self.register_buffer("mean", backbone.mean, persistent=False)
         self.register_buffer("std", backbone.std, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.body(self.normalise(x))
+        out: Tensor = self.body(normalised(x, self.mean, self.std))
         return out
 
 
@@ -162,7 +165,7 @@ def _check(backbone: Backbone, halves: Halves) -> None:
     x = torch.rand(2, backbone.channels, side, side, generator=torch.Generator().manual_seed(0))
     x = x.to(backbone.mean.device)
     backbone.eval(), halves.trunk.eval(), halves.tail.eval()
-    activations = halves.trunk.body(halves.trunk.normalise(x))
+    activations: Any = halves.trunk.body(backbone.normalised(x))  # not yet known to be a tensor
     if not isinstance(activations, Tensor) or len(activations) != len(x):
         raise ValueError("what its stages pass on is no single tensor")
     if not torch.allclose(halves.tail(activations), backbone(x), rtol=1e-4, atol=1e-5):
