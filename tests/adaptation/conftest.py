@@ -25,8 +25,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"run:{out}"
 
 
-@pytest.fixture
-def settings(encoder: str, tmp_path: Path) -> AdaptConfig:
+def small(encoder: str, out: Path) -> AdaptConfig:
     """Six steps on 96 images; 24 are held out."""
     return AdaptConfig(
         encoder=encoder,
@@ -39,8 +38,23 @@ def settings(encoder: str, tmp_path: Path) -> AdaptConfig:
         lr=1e-3,
         log_every=1,
         device="cpu",
-        out=tmp_path / "run",
+        out=out,
     )
+
+
+@pytest.fixture
+def settings(encoder: str, tmp_path: Path) -> AdaptConfig:
+    return small(encoder, tmp_path / "run")
+
+
+@pytest.fixture(scope="session")
+def whole(encoder: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with these settings, to compare with; its cache is its own."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GLF_CACHE", str(out.parent / "cache"))
+        adapt(small(encoder, out), Console(file=StringIO()))
+    return out
 
 
 @pytest.fixture

@@ -106,12 +106,10 @@ def test_a_stopped_run_says_how_to_go_on(settings: AdaptConfig, console: Console
 
 
 def test_killed_while_the_trunk_runs(
-    settings: AdaptConfig, tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+    settings: AdaptConfig, whole: Path, tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, killed = (replace(settings, out=tmp_path / name) for name in ("whole", "killed"))
-    monkeypatch.setenv("GLF_CACHE", str(tmp_path / "one cache"))
-    adapt(whole, console)
-    monkeypatch.setenv("GLF_CACHE", str(tmp_path / "another cache"))
+    run = settings.out
+    monkeypatch.setenv("GLF_CACHE", str(tmp_path / "cache"))
     seeds, make, kills = [], activations.batch_views, [Killed]
 
     def views(*arguments: Any, seed: tuple[int, ...], **options: Any) -> Any:
@@ -122,20 +120,19 @@ def test_killed_while_the_trunk_runs(
 
     monkeypatch.setattr(activations, "batch_views", views)
     with pytest.raises(Killed):
-        adapt(killed, console)
-    assert not (tmp_path / "killed" / LAST).exists()
+        adapt(settings, console)
+    assert not (run / LAST).exists()
     seeds.clear()
-    resume(tmp_path / "killed", console)
+    resume(run, console)
     assert (0, 64) in seeds
     assert (0, 0) not in seeds, "the first batch is not computed again"
-    assert_same(tmp_path / "whole", tmp_path / "killed")
+    assert_same(whole, run)
 
 
 def test_killed_while_the_weights_are_compared(
-    settings: AdaptConfig, tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+    settings: AdaptConfig, whole: Path, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, killed = (replace(settings, out=tmp_path / name) for name in ("whole", "killed"))
-    adapt(whole, console)
+    run = settings.out
     measure, calls = choose.neighbours_kept, []
 
     def third_call_ends(*arguments: Any) -> Any:
@@ -146,24 +143,22 @@ def test_killed_while_the_weights_are_compared(
 
     monkeypatch.setattr(choose, "neighbours_kept", third_call_ends)
     with pytest.raises(Killed):
-        adapt(killed, console)
-    assert not (tmp_path / "killed" / BACKBONE).exists()
-    resume(tmp_path / "killed", console)
+        adapt(settings, console)
+    assert not (run / BACKBONE).exists()
+    resume(run, console)
     assert len(calls) == 3 + len(choose.SHARES)
-    assert_same(tmp_path / "whole", tmp_path / "killed")
+    assert_same(whole, run)
 
 
 def test_killed_before_the_backbone_is_written(
-    settings: AdaptConfig, tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+    settings: AdaptConfig, whole: Path, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, killed = (replace(settings, out=tmp_path / name) for name in ("whole", "killed"))
-    adapt(whole, console)
     monkeypatch.setattr(adaptation, "save", lambda *arguments, **more: kill())
     with pytest.raises(Killed):
-        adapt(killed, console)
+        adapt(settings, console)
     monkeypatch.undo()
-    resume(tmp_path / "killed", console)
-    assert_same(tmp_path / "whole", tmp_path / "killed")
+    resume(settings.out, console)
+    assert_same(whole, settings.out)
 
 
 def test_what_was_learnt_cannot_be_changed_on_resume(settings: AdaptConfig, console: Console) -> None:
