@@ -91,7 +91,7 @@ class Objective(nn.Module):
 
 
 def gradient_shares(loss: Loss, *points: Tensor) -> dict[str, Tensor]:
-    """Share of each term in the gradient at the network's outputs (z, and the feature map if there is one).
+    """Share of each term in the gradient at the network's outputs (z; r and the feature map if there are any).
 
     Norms of the terms' gradients, divided by their sum. A term without a gradient there has share zero: it trains
     nothing. A gradient that is not finite is left out of the sum, so that only the share of its own term is affected.

@@ -117,7 +117,8 @@ class Pretraining(L.LightningModule):
         self._track_nonfinite(everyone.z, loss)
         self.metrics = {}
         if self.global_step % self.config.log_every == 0:
-            shares = gradient_shares(loss, *(x for x in (embeddings.z, embeddings.maps) if x is not None))
+            outputs = (embeddings.z, embeddings.r, embeddings.maps)
+            shares = gradient_shares(loss, *(x for x in outputs if x is not None))
             shares = {name: share for name, share in shares.items() if name[6:] not in self.objective.inactive}
             self.metrics = {
                 **loss.log(),
