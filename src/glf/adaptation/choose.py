@@ -1,31 +1,35 @@
 """The final comparison: frozen weights, adapted weights and their averages; the best of them is kept.
 
-With labels, the best is the one with the highest k-NN accuracy on held-out images. Without labels, it is chosen by
-``score`` below; docs/adapt.md has its hit rate.
+With labels, the best is the one with the highest k-NN accuracy on held-out images. Without labels, it is the one with
+the highest view recall on them: how often a view of an image finds the other view of that image among many. Training
+asks for that on other images; weights that have lost what tells images apart fail it. docs/adapt.md has its hit rate.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from glf.adaptation.module import Adaptation
 from glf.config.evaluation import KNN_K, KNN_TEMPERATURE
 from glf.data.images import ImageSet, stratified_sample
 from glf.measure.geometry import effective_rank, uniformity
-from glf.measure.knn import neighbours_kept, weighted_knn_predict
+from glf.measure.knn import most_similar, neighbours_kept, weighted_knn_predict
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # weight of the adapted weights in the average
-SAMPLE = 5_000  # images of the bank, and images without labels, at most
+SAMPLE = 5_000  # images of the bank, at most
+UNIFORMITY_IMAGES = 2_000
+QUERIES, OTHERS = 1_000, 2_000  # held-out images whose views are searched for, and further images among which
 
 
 class Candidate(NamedTuple):
     """Weights that may be kept, and how good they are."""
 
     share: float  # 0: frozen, 1: adapted, between: averages of both
-    values: dict[str, float]  # knn (labelled data only), kept, rank, uniformity
+    values: dict[str, float]  # knn (labelled data only), recall, kept, rank, uniformity
 
     @property
     def name(self) -> str:
@@ -53,7 +57,8 @@ class Comparison(NamedTuple):
         if "knn" in values:
             gain = 100 * (values["knn"] - frozen["knn"])
             return f"{name}: k-NN {100 * values['knn']:.1f} % on held-out images, {gain:+.1f} points, {kept}"
-        return f"{name}: {kept}"
+        recall = f"{100 * values['recall']:.1f} %, frozen {100 * frozen['recall']:.1f} %"
+        return f"{name}, by the view recall on held-out images ({recall}), {kept}"
 
     def described(self) -> dict[str, Any]:
         """The content of result.json."""
@@ -85,11 +90,14 @@ def compare_weights(
         module.set_weights(adapted, share)
         encode = frozen if share == 0 and frozen else lambda rows: module.features(images, rows)
         of_bank = encode(bank)
+        views = [module.view_features(images, rows[:QUERIES], number) for number in (0, 1)]
+        views.append(module.view_features(images, np.setdiff1d(bank, rows)[:OTHERS], 1))
         before = of_bank if before is None else before
         values = {
             "kept": float(neighbours_kept(before, of_bank).mean()),
             "rank": effective_rank(of_bank[:SAMPLE]),
-            "uniformity": uniformity(of_bank[:2_000]),
+            "uniformity": uniformity(of_bank[:UNIFORMITY_IMAGES]),
+            "recall": view_recall(*views),
         }
         if labels:
             truth, known = (torch.from_numpy(images.targets[r]) for r in (rows, bank))
@@ -101,11 +109,19 @@ def compare_weights(
     elif labels:
         best, by = max(candidates, key=lambda c: c.values["knn"]), "knn"  # of equals, the one closest to frozen
     else:
-        best, by = best_without_labels(candidates), "kept"
+        best, by = max(candidates, key=lambda c: c.values["recall"]), "recall"
     module.set_weights(adapted, best.share)
     return Comparison(candidates, best, by)
 
 
-def best_without_labels(candidates: Sequence[Candidate]) -> Candidate:
-    """To be validated."""
-    return candidates[-1]
+def view_recall(
+    first: Float[Tensor, "query dim"], second: Float[Tensor, "query dim"], others: Float[Tensor, "other dim"]
+) -> float:
+    """Share of images whose first view is most similar to their own second view, among those of all images.
+
+    >>> views = torch.eye(3)
+    >>> view_recall(views, views, torch.zeros(0, 3)), view_recall(views, views.roll(1, 0), torch.zeros(0, 3))
+    (1.0, 0.0)
+    """
+    nearest = most_similar(torch.cat((second, others)), first, 1)[1][:, 0]
+    return float((nearest == torch.arange(len(first))).double().mean())

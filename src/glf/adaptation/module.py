@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from glf.adaptation.activations import batch_views
 from glf.config.training import ResolvedAdaptConfig
 from glf.data.images import ImageSet
 from glf.measure.knn import neighbours_kept
@@ -94,10 +95,28 @@ class Adaptation(Pretraining):
     def features(self, images: ImageSet, indices: np.ndarray) -> Tensor:
         if self.activations is None:
             return super().features(images, indices)
-        tail, found = self.network.encoder, []
+        return self._tail_features(indices, 0)
+
+    @torch.no_grad()
+    def view_features(self, images: ImageSet, indices: np.ndarray, number: int) -> Tensor:
+        """Features of an augmented view of some images, the first (0) or the second (1): the same at every call."""
+        if self.activations is not None:
+            return self._tail_features(indices, 1 + number)
+        found, backbone = [torch.zeros(0, self.backbone.width)], self.backbone.to(self.device)
+        for start in range(0, len(indices), FEATURE_BATCH):
+            rows = indices[start : start + FEATURE_BATCH]
+            given = self.policy, self.image_size, 1, self.config.colours
+            views = batch_views(images.pixels[rows], *given, seed=(self.config.seed, start), device=self.device)
+            found.append(backbone(views[1 + number]).float().cpu())
+        return torch.cat(found)
+
+    def _tail_features(self, indices: np.ndarray, column: int) -> Tensor:
+        """Features from cached activations: column 0 has the images as they are, the others their views."""
+        assert self.activations is not None
+        tail, found = self.network.encoder, [torch.zeros(0, self.backbone.width)]
         device = next(tail.parameters()).device
         for start in range(0, len(indices), FEATURE_BATCH):
-            x = torch.from_numpy(self.activations[indices[start : start + FEATURE_BATCH], 0])
+            x = torch.from_numpy(self.activations[indices[start : start + FEATURE_BATCH], column])
             found.append(tail(x.to(device).to(self.dtype, memory_format=_format(x))).float().cpu())
         return torch.cat(found)
 

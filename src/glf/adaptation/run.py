@@ -287,5 +287,6 @@ def log_choice(log: RunLog, found: Comparison) -> None:
     for candidate in found.candidates:
         values = candidate.values
         accuracy = f"k-NN {100 * values['knn']:.1f} %, " if "knn" in values else ""
-        log(f"compared  {candidate.name}: {accuracy}{100 * values['kept']:.0f} % of neighbours kept")
+        recall, kept = f"view recall {100 * values['recall']:.1f} %", f"{100 * values['kept']:.0f} % of neighbours kept"
+        log(f"compared  {candidate.name}: {accuracy}{recall}, {kept}")
     log(f"chosen    {found.sentence()}", "bold")

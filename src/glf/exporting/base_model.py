@@ -56,7 +56,7 @@ def adaptation(trained: AdaptConfig, content: dict[str, Any]) -> str:
     elif by_labels:
         what += f", chosen by k-NN on {images.get('val', 0):,} held-out images with labels"
     else:
-        what += ", chosen without labels"
+        what += ", chosen without labels by the view recall on held-out images"
     accuracy = f", {100 * chosen['knn']:.1f} % (frozen: {100 * frozen['knn']:.1f} %)" if by_labels else ""
     return f"{text} These are {what}{accuracy}. {kept}."
 

@@ -19,7 +19,7 @@ def candidate_rows(run: Run) -> list[Row]:
     if not candidates:
         return []
     labelled = "knn" in candidates["frozen"]
-    head = ["weights", *(["held-out k-NN"] if labelled else []), "neighbours kept"]
+    head = ["weights", *(["held-out k-NN"] if labelled else []), "view recall", "neighbours kept"]
     rows: list[Row] = [[*head, "effective rank", "uniformity"]]
     for name, values in candidates.items():
         rows.append(
@@ -27,7 +27,7 @@ def candidate_rows(run: Run) -> list[Row]:
                 candidate_name(run, name),
                 *(
                     TableCell(f"{100 * values[key]:.1f} %", values[key])
-                    for key in (("knn", "kept") if labelled else ("kept",))
+                    for key in (("knn", "recall", "kept") if labelled else ("recall", "kept"))
                 ),
                 TableCell(f"{values['rank']:.1f}", values["rank"]),
                 TableCell(f"{values['uniformity']:.2f}", values["uniformity"]),
