@@ -119,6 +119,7 @@ def test_runs_of_both_commands_are_not_mixed(encoder: str, tmp_path: Path, capsy
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        (["--image-size", "64"], "made for 16 px, and not for --image-size 64: leave it out"),
         (["--tail", "4"], "cannot be cut into a trunk and a tail (it has 4 stages, of which at least one stays frozen"),
         (["--method", "simclr+lpm", "--lpm-at", "bank", "--reading", "paper"], "reading='paper' has no bank"),
     ],

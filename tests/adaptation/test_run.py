@@ -25,6 +25,7 @@ from glf.data.sources import load_images
 from glf.measure.knn import neighbours_kept
 from glf.nn.cut import norm_parameters
 from glf.nn.features import encode
+from glf.nn.pretrained import load_encoder
 from glf.nn.weights import load_backbone
 from glf.runfiles import BACKBONE, LAST
 from glf.train.inputs import ImageInputs, load_inputs
@@ -80,7 +81,8 @@ def test_only_the_tail_changes_and_the_result_says_how_it_was_chosen(
     assert found["kind"] == "adapt"
     assert list(about["candidates"]) == ["frozen", "average 0.25", "average 0.5", "average 0.75", "adapted"]
     assert about["candidates"]["frozen"]["kept"] == 1
-    assert all({"kept", "rank", "uniformity", "knn"} == values.keys() for values in about["candidates"].values())
+    measured = {"kept", "rank", "uniformity", "recall", "knn"}
+    assert all(values.keys() == measured for values in about["candidates"].values())
     accuracy = {name: values["knn"] for name, values in about["candidates"].items()}
     assert accuracy[about["chosen"]] == max(accuracy.values())
     assert about["by"] == "knn"
@@ -93,6 +95,8 @@ def test_only_the_tail_changes_and_the_result_says_how_it_was_chosen(
         assert torch.equal(kept[name], torch.lerp(start[name], last[name], about["share"]))
     steps = [line for line in metrics(run) if "loss" in line]
     assert [line["step"] for line in steps] == [1, 2, 3, 4, 5, 6]
+    assert all(line["share/constrain/lpm"] > 0.001 for line in steps), "it trains the head on h, not z"
+    assert [finding["name"] for finding in found["doctor"]] == []
     assert [line["epoch"] for line in metrics(run) if "val/kept" in line] == [0, 1]
     assert found["config"]["views"] == 4
     assert found["config"]["prior"] == encoder
@@ -159,10 +163,37 @@ def test_what_is_measured_of_a_candidate_is_measured_on_its_features(settings: A
     assert kept[-1] < kept[1]
 
 
-def test_without_labels_there_is_no_accuracy(adapted: Callable[..., Path]) -> None:
-    about = result(adapted(labels="none", val_images=None))["adaptation"]
-    assert about["chosen"] in about["candidates"]
+@pytest.mark.parametrize("changes", [{"val_images": None}, {"val_images": 0}, {"val_images": 0, "views": 0}], ids=str)
+def test_without_labels_the_highest_view_recall_is_kept(changes: dict[str, Any], adapted: Callable[..., Path]) -> None:
+    about = result(adapted(labels="none", epochs=1, **changes))["adaptation"]
+    recall = {name: values["recall"] for name, values in about["candidates"].items()}
     assert not any("knn" in values for values in about["candidates"].values())
+    assert recall[about["chosen"]] == max(recall.values())
+    assert about["by"] == "recall"
+
+
+def test_view_recall_is_how_often_a_view_finds_the_other_one(settings: AdaptConfig) -> None:
+    inputs, module = prepared(settings)
+    module.eval()
+    rows, others = inputs.val, inputs.train[:40]
+    one, two = (module.view_features(inputs.images, rows, number) for number in (0, 1))
+    further = module.view_features(inputs.images, others, 1)
+    assert not torch.equal(one, two)
+    among = torch.cat((two, further))
+    hits = [int(torch.cosine_similarity(view, among).argmax()) == i for i, view in enumerate(one)]
+    assert comparison.view_recall(one, two, further) == pytest.approx(np.mean(hits))
+    assert comparison.view_recall(one, one, further) == 1
+    again = module.view_features(inputs.images, rows, 0)
+    assert torch.equal(again, one)
+
+
+def test_another_image_size(adapted: Callable[..., Path], encoder: str) -> None:
+    """The saved backbone is the adapted one: at a learning rate of zero, the encoder at that size."""
+    run = adapted(image_size=24, lr=0.0, views=2, epochs=1)
+    found = load_backbone(run).eval()
+    assert found.image_size == 24
+    x = torch.rand(3, 1, 24, 24)
+    assert torch.equal(found(x), load_encoder(encoder, size=24).eval()(x))
 
 
 # --- what is trained

@@ -12,7 +12,7 @@ from glf.data.image_cache import cache_root
 from glf.data.source import Source
 from glf.data.sources import find_source
 from glf.device import accelerator
-from glf.nn.backbone import Backbone
+from glf.nn.backbone import Backbone, stem_kind
 from glf.nn.cut import cut
 from glf.nn.memory import Clusters
 from glf.nn.pretrained import is_library_model, load_encoder
@@ -106,6 +106,7 @@ def _with_library(name: str) -> str:
 
 def automatic(config: AdaptConfig, encoder: Backbone, source: Source) -> tuple[AdaptConfig, list[Choice]]:
     """Fill the options that depend on the encoder and the images."""
+    check_size(encoder, config.image_size or encoder.image_size)
     size, why = image_size(config, encoder, source)
     count = min(len(source), config.max_images or len(source))
     held_out = config.val_images
@@ -139,6 +140,17 @@ def automatic(config: AdaptConfig, encoder: Backbone, source: Source) -> tuple[A
         prior_size=config.image_size,
         weights=config.weights if library else None,
     ), choices
+
+
+def check_size(encoder: Backbone, size: int) -> None:
+    """Refuse a size for which the first layers of a run's backbone would be built in another way when it is loaded."""
+    own, new = (stem_kind(encoder.stem, side) for side in (encoder.image_size, size))
+    patches = hasattr(encoder.body, "patch_embed") and own != "standard" and size != encoder.image_size
+    if own != new or patches:
+        raise ValueError(
+            f"the first layers of this encoder were made for {encoder.image_size} px, and not for --image-size {size}:"
+            " leave it out"
+        )
 
 
 def image_size(config: AdaptConfig, encoder: Backbone, source: Source) -> tuple[int, str]:
