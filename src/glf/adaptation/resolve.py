@@ -132,7 +132,6 @@ def automatic(config: AdaptConfig, encoder: Backbone, source: Source) -> tuple[A
     return replace(
         config,
         out=out,
-        adc=replace(config.adc, lpm_at=config.adc.lpm_at or "h"),
         backbone=encoder.name,
         stem=encoder.stem,
         prior=config.encoder,

@@ -48,7 +48,7 @@ class AdcOptions:
     """Covariance of the kernels; default: sphere when calibrated, batch as printed."""
     lpm_at: LpmAt | None = None
     """What LPM reads: z, among the images of the batch; a linear head on the backbone's features, among the batch (h);
-    or that head, among the prior's features of all images (bank). Default: z; in an adaptation h."""
+    or that head, among the prior's features of all images (bank). Default: z."""
 
 
 @dataclass(frozen=True, kw_only=True)
