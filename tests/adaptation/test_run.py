@@ -201,7 +201,7 @@ def test_another_image_size(adapted: Callable[..., Path], encoder: str) -> None:
 
 @pytest.mark.parametrize("train", ["norms", "all"])
 def test_norms_or_everything_is_trained(train: str, adapted: Callable[..., Path], encoder: str) -> None:
-    run = adapted(train=train, choose=False, views=None)
+    run = adapted(train=train, choose=False, views=None, epochs=1)
     backbone = load_backbone(Path(encoder.removeprefix("run:")))
     chosen = norm_parameters(backbone) if train == "norms" else list(backbone.parameters())
     own = {id(p) for p in chosen}
@@ -210,12 +210,12 @@ def test_norms_or_everything_is_trained(train: str, adapted: Callable[..., Path]
 
 
 def test_a_longer_tail(adapted: Callable[..., Path], encoder: str) -> None:
-    names = changed(encoder, adapted(tail=2, choose=False))
+    names = changed(encoder, adapted(tail=2, choose=False, epochs=1))
     assert {name.partition(".")[0] for name in names} == {"layer3", "layer4"}
 
 
 def test_a_trunk_that_runs_in_every_epoch(adapted: Callable[..., Path], encoder: str, console: Console) -> None:
-    run = adapted(views=0, choose=False)
+    run = adapted(views=0, choose=False, epochs=1)
     names = changed(encoder, run)
     assert names
     assert all(name.startswith("layer4.") and not name.endswith(STATISTICS) for name in names)
