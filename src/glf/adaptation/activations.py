@@ -102,7 +102,9 @@ def compute_activations(
         return out
 
     if cached.seen < len(images):
-        faster = folded(trunk, torch.rand(2, trunk.channels, size, size, device=device))
+        faster = folded(
+            trunk, torch.rand(2, trunk.channels, size, size, generator=torch.Generator().manual_seed(0)).to(device)
+        )
         faster.to(memory_format=torch.channels_last)
         with cached.exclusively():
             cached.extend(pixels(cached.seen), len(images), flat_activations, BATCH, "trunk activations")

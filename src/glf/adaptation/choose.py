@@ -6,6 +6,7 @@ asks for that on other images; weights that have lost what tells images apart fa
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +35,13 @@ class Candidate(NamedTuple):
     @property
     def name(self) -> str:
         return {0.0: "frozen", 1.0: "adapted"}.get(self.share, f"average {self.share:g}")
+
+
+class Features(NamedTuple):
+    """Functions that compute features: of images as they are, and of their first (0) or second (1) augmented view."""
+
+    images: Callable[[np.ndarray], Tensor]
+    views: Callable[[np.ndarray, int], Tensor]
 
 
 class Comparison(NamedTuple):
@@ -73,13 +81,13 @@ def compare_weights(
     val: np.ndarray,
     *,
     seed: int,
-    frozen: Callable[[np.ndarray], Tensor] | None = None,
+    frozen: Features | None = None,
     choose: bool = True,
 ) -> Comparison:
     """Measure every candidate, set the network to the best one, and return all.
 
-    ``frozen`` computes the features of the frozen encoder, if it differs from the network before training in more than
-    the trained weights.
+    ``frozen`` computes the features of the frozen encoder, if that differs from the network before training in more
+    than the trained weights.
     """
     adapted = module.adapted()
     bank = train[stratified_sample(images.targets[train], min(len(train), SAMPLE), seed)]
@@ -88,10 +96,11 @@ def compare_weights(
     candidates, before = list[Candidate](), None
     for share in SHARES:
         module.set_weights(adapted, share)
-        encode = frozen if share == 0 and frozen else lambda rows: module.features(images, rows)
-        of_bank = encode(bank)
-        views = [module.view_features(images, rows[:QUERIES], number) for number in (0, 1)]
-        views.append(module.view_features(images, np.setdiff1d(bank, rows)[:OTHERS], 1))
+        own = Features(partial(module.features, images), partial(module.view_features, images))
+        encode = frozen if share == 0 and frozen else own
+        of_bank = encode.images(bank)
+        views = [encode.views(rows[:QUERIES], number) for number in (0, 1)]
+        views.append(encode.views(np.setdiff1d(bank, rows)[:OTHERS], 1))
         before = of_bank if before is None else before
         values = {
             "kept": float(neighbours_kept(before, of_bank).mean()),
@@ -101,7 +110,9 @@ def compare_weights(
         }
         if labels:
             truth, known = (torch.from_numpy(images.targets[r]) for r in (rows, bank))
-            predicted = weighted_knn_predict(of_bank, known, encode(rows), min(KNN_K, len(bank)), KNN_TEMPERATURE)
+            predicted = weighted_knn_predict(
+                of_bank, known, encode.images(rows), min(KNN_K, len(bank)), KNN_TEMPERATURE
+            )
             values["knn"] = float((predicted == truth).double().mean())
         candidates.append(Candidate(share, values))
     if not choose:

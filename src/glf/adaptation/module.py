@@ -102,7 +102,13 @@ class Adaptation(Pretraining):
         """Features of an augmented view of some images, the first (0) or the second (1): the same at every call."""
         if self.activations is not None:
             return self._tail_features(indices, 1 + number)
-        found, backbone = [torch.zeros(0, self.backbone.width)], self.backbone.to(self.device)
+        return self.live_view_features(self.backbone, images, indices, number)
+
+    @torch.no_grad()
+    def live_view_features(self, backbone: Backbone, images: ImageSet, indices: np.ndarray, number: int) -> Tensor:
+        """The same of any backbone, from views that are drawn now."""
+        found = [torch.zeros(0, backbone.width)]
+        backbone.to(self.device).eval()
         for start in range(0, len(indices), FEATURE_BATCH):
             rows = indices[start : start + FEATURE_BATCH]
             given = self.policy, self.image_size, 1, self.config.colours

@@ -14,13 +14,13 @@ from torch.utils.data import DataLoader
 
 from glf import rundir
 from glf.adaptation import activations as trunk_activations
-from glf.adaptation.choose import Comparison, compare_weights
+from glf.adaptation.choose import Comparison, Features, compare_weights
 from glf.adaptation.foretell import foretell
 from glf.adaptation.module import Adaptation
 from glf.adaptation.resolve import FEW_IMAGES, ResolvedAdaptation, resolve_adaptation
 from glf.config.training import AdaptConfig
 from glf.data.image_cache import cache_root
-from glf.data.images import stratified_sample
+from glf.data.images import ImageSet, stratified_sample
 from glf.device import seed_everything, torch_device
 from glf.malloc import retain_freed_memory
 from glf.measure.geometry import uniformity
@@ -175,17 +175,15 @@ def start_at_prior(head: nn.Linear, features: Tensor, prior: Tensor) -> None:
 def choose(resolved: ResolvedAdaptation, inputs: ImageInputs, module: Adaptation) -> Comparison:
     """Compare frozen, adapted and averaged weights, and leave the best ones in the backbone."""
     config = resolved.config
-    original = None
+    original = frozen = None
     if config.norms == "data":  # the network before training already differed from the frozen encoder
         original = load_encoder(
             config.encoder, weights=config.weights, size=config.image_size, download=config.download
         )
-
-    def frozen(rows: np.ndarray) -> Tensor:
-        assert original is not None
-        batches = encode(original, inputs.images, indices=rows, size=config.image_size, device=module.device)
-        return torch.from_numpy(np.concatenate(list(batches)))
-
+        frozen = Features(
+            partial(_encoded, original, inputs.images, module.device),
+            partial(module.live_view_features, original, inputs.images),
+        )
     module.to(torch_device(config.device)).eval()
     found = compare_weights(
         module,
@@ -193,12 +191,17 @@ def choose(resolved: ResolvedAdaptation, inputs: ImageInputs, module: Adaptation
         inputs.train,
         inputs.val,
         seed=config.seed,
-        frozen=frozen if original else None,
+        frozen=frozen,
         choose=config.choose,
     )
     if original is not None and found.chosen.share == 0:
         module.backbone.load_state_dict(original.state_dict())
     return found
+
+
+def _encoded(encoder: Backbone, images: ImageSet, device: torch.device, rows: np.ndarray) -> Tensor:
+    batches = encode(encoder, images, indices=rows, size=encoder.image_size, device=device)
+    return torch.from_numpy(np.concatenate(list(batches)))
 
 
 def announce(log: RunLog, resolved: ResolvedAdaptation, inputs: ImageInputs, encoder: Encoder) -> None:
