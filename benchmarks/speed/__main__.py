@@ -95,7 +95,7 @@ def parts(images: str, photos: str | None, place: Path) -> dict[str, Any]:
         "processes": lambda: (loops.two_processes(images), {}),
         "pairs": of_pairs,
         "evaluation": of_evaluation,
-        "adaptation": lambda: (adaptation.compared(images, place), {}),
+        "adaptation": lambda: (adaptation.compared(pictures.photos(photos, place / "photos"), place), {}),
     }
 
 

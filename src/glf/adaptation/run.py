@@ -39,6 +39,7 @@ from glf.train.run import fit, save
 from glf.types import Batch
 
 REFERENCE_IMAGES = 2_000  # whose neighbours are compared with the frozen ones during training
+FORETOLD = 500  # images whose frozen features say how concentrated they are
 TIMED = 64  # views of the batch from which the time is estimated
 
 
@@ -71,8 +72,6 @@ def adapt(config: AdaptConfig, console: Console | None = None, callbacks: Sequen
         inputs.fill_bank(resolved.run.objective)
         encoder = encoder._replace(activations=compute_activations(resolved, inputs, encoder))
         module = build(resolved, inputs, encoder)
-        assert module.reference is not None
-        log(f"features  {foretell(uniformity(module.reference[1]))}")
         trained = fit(resolved.run, inputs, module, out, log, callbacks, bank_size=REFERENCE_IMAGES)
         if out is None:
             log("dry run: trained two steps, wrote nothing")
@@ -237,6 +236,9 @@ def announce(log: RunLog, resolved: ResolvedAdaptation, inputs: ImageInputs, enc
         f" lr {scaled_lr(config):g} (heads {config.head_lr:g}), batch {config.batch_size},"
         f" seed {config.seed}, {run.accelerator}"
     )
+    few = np.random.default_rng(config.seed).permutation(inputs.train)[:FORETOLD]
+    features = _encoded(encoder.backbone, images, torch.device(torch_device(config.device)), np.sort(few))
+    log(f"features  {foretell(uniformity(features))}")
     log(f"time      {estimate_time(resolved, inputs, encoder)}")
     if not config.dry_run:
         log(f"run       {config.out}")
