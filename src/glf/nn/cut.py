@@ -52,18 +52,10 @@ class Tail(nn.Module):
     def __init__(self, body: fx.GraphModule, width: int) -> None:
         super().__init__()
         self.body, self.width = body, width
-        for layer in self.modules():
-            if isinstance(layer, nn.BatchNorm2d):
-                layer.register_full_backward_pre_hook(_channels_last)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.body(x)
         return out
-
-
-def _channels_last(layer: nn.Module, gradient: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Gradients in the layout of the activations: those of a global pooling are expanded, and slow to normalise."""
-    return tuple(g.contiguous(memory_format=torch.channels_last) for g in gradient)
 
 
 def find_stages(body: nn.Module) -> list[str]:
