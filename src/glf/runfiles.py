@@ -13,6 +13,7 @@ BEST = CHECKPOINTS / "best.ckpt"
 LOCK = "run"  # .run.lock: held while a run trains
 RESULT = "result.json"  # config, final metrics, evaluation, versions, machine, command
 FEATURES = "features"  # cached features
+ACTIVATIONS = "activations"  # in the user's cache: activations of frozen trunks
 ARTIFACTS = "artifacts"  # data of the report's pictures
 FIGURE_DATA = "report.json"  # in artifacts: all of it but the thumbnails
 

@@ -227,7 +227,7 @@ def test_a_batch_has_the_activations_of_its_rows(tmp_path: Path) -> None:
         (None, 1_000, 3, 10**12, 6, "6 views of each image, 0.1 GB"),
         (None, 1_000, 2, 80_000_000, 2, "2 views of each image, 0.0 GB: the disk has 0.1 GB free"),
         (6, 100_000, 2, 10**12, 6, "6 views of each image, 7.0 GB"),
-        (6, 1_000, 2, 1_000, 0, "none, the trunk runs in every epoch: the disk has 0.0 GB free"),
+        (None, 1_000, 2, 1_000, 0, "none, the trunk runs in every epoch: the disk has 0.0 GB free"),
         (7, 1_000, 2, 10**12, 6, "6 views of each image, 0.1 GB"),
         (0, 1_000, 2, 10**12, 0, "none, the trunk runs in every epoch"),
         (1, 1_000, 2, 10**12, 0, "none, the trunk runs in every epoch"),
@@ -242,3 +242,8 @@ def test_views_are_planned_for_disk_and_time(
 
 def test_the_free_disk_of_a_folder_that_does_not_exist_yet(tmp_path: Path) -> None:
     assert free_disk(tmp_path / "not" / "yet") == pytest.approx(free_disk(tmp_path), rel=0.05)
+
+
+def test_views_that_were_asked_for_and_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"6 views of 1,000 images need 0.1 GB, and half of the free disk is 0.0 GB"):
+        planned_views(6, 1_000, 2, 10_000, 1_000)

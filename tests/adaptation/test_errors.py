@@ -146,3 +146,34 @@ def test_options_that_the_parser_refuses(options: list[str], words: str, capsys:
         main(["adapt", "timm:resnet18", *options])
     assert end.value.code == 2
     assert words in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--weights some.pth", "--weights is for timm: and torchvision: encoders"),
+        ("--l2sp 0.1 --precision 16-mixed", "--l2sp does not work with --precision 16-mixed"),
+        ("--method supcon --labels none", "needs labels, and fashion-mini has none"),
+    ],
+)
+def test_options_that_contradict_each_other(
+    flags: str, words: str, encoder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert words in refused(capsys, "adapt", encoder, *SMALL, "--out", tmp_path / "run", *flags.split())
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_encoder_is_not_overwritten_by_its_own_adaptation(encoder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(encoder.removeprefix("run:"))
+    before = sorted(path.rglob("*"))
+    assert "is the encoder's own directory" in refused(capsys, "adapt", encoder, *SMALL, "--out", path, "--overwrite")
+    assert sorted(path.rglob("*")) == before
+
+
+def test_statistics_and_norms_need_such_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights = tmp_path / "vit.pth"
+    torch.save(Backbone("timm:test_vit", channels=3, image_size=160).body.state_dict(), weights)
+    said = refused(
+        capsys, "adapt", weights, "--backbone", "test_vit", *SMALL, "--norms", "data", "--out", tmp_path / "a"
+    )
+    assert "test_vit has no batch normalisation: drop --norms data" in said

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from glf import rundir
 from glf.adaptation import activations, choose
 from glf.adaptation import run as adaptation
-from glf.adaptation.run import adapt
+from glf.adaptation.run import SameEncoder, adapt
 from glf.checkpoint import load_checkpoint
 from glf.config.training import AdaptConfig
 from glf.runfiles import BACKBONE, LAST
@@ -168,3 +168,9 @@ def test_what_was_learnt_cannot_be_changed_on_resume(settings: AdaptConfig, cons
         adapt(AdaptConfig(resume=True, out=settings.out, l2sp=1.0), console)
     with pytest.raises(ValueError, match=r"encoder was 'run:.*' when .* was started; it cannot become"):
         adapt(AdaptConfig(resume=True, out=settings.out, encoder="timm:resnet18"), console)
+
+
+def test_a_run_is_not_resumed_with_another_encoder() -> None:
+    SameEncoder("a").load_state_dict(SameEncoder("a").state_dict())
+    with pytest.raises(ValueError, match="the encoder's weights differ"):
+        SameEncoder("a").load_state_dict(SameEncoder("b").state_dict())

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 from glf.config.training import Colour, ResolvedAdaptConfig
 from glf.data.augment.augment import augment
 from glf.data.augment.policies import ViewPolicy
-from glf.data.batches import EpochBatches, memmap_handle, open_memmap, to_tensor
+from glf.data.batches import EpochBatches, memmap_handle, open_memmap, to_tensor, whole_batch_loader
 from glf.data.images import ImageSet
 from glf.nn.cut import Trunk
 from glf.nn.feature_cache import FeatureCache
@@ -28,6 +28,7 @@ from glf.types import Batch
 VIEWS = 8  # views of each image, if the disk has room and there are not too many images
 MANY_VIEWS = 400_000  # views of all images together: more would take a CPU longer than an hour
 DISK_SHARE = 0.5  # of the free disk that activations may take
+VERSION = 1  # raise it whenever the same image would get other activations: caches are keyed by it
 BATCH = 64  # images of one forward pass; part of the key, because it seeds the views
 
 
@@ -48,6 +49,11 @@ def planned_views(given: int | None, images: int, kinds: int, view_bytes: int, f
     if given is None and images * most > MANY_VIEWS:
         most, why = MANY_VIEWS // images, f": there are {images:,} images"
     room = int(free * DISK_SHARE) // (images * view_bytes) - 1
+    if given is not None and room < given:
+        raise ValueError(
+            f"{given} views of {images:,} images need {images * (given + 1) * view_bytes / 1e9:.1f} GB, and half of the"
+            f" free disk is {free * DISK_SHARE / 1e9:.1f} GB: fewer --views, or another disk with GLF_CACHE"
+        )
     if room < most:
         most, why = room, f": the disk has {free / 1e9:.1f} GB free"
     views = max(0, most // kinds * kinds)
@@ -67,7 +73,7 @@ def activation_cache(
     cache: Path, trunk: Trunk, images: ImageSet, policy: tuple[ViewPolicy, ...], config: ResolvedAdaptConfig
 ) -> FeatureCache:
     """Open the cache of a run's activations, complete or not."""
-    own = (policy, config.colours, config.image_size, config.views, config.seed, BATCH)
+    own = (VERSION, policy, config.colours, config.image_size, config.views, config.seed, BATCH)
     return FeatureCache.open(cache / f"{images.key}-{fingerprint(trunk, *own)}", bits=16)
 
 
@@ -176,4 +182,5 @@ class ActivationReader(Dataset[Batch]):
 
 def activation_loader(reader: ActivationReader, batches: EpochViews, *, workers: int, pin: bool) -> DataLoader[Batch]:
     """Batches of activations; read by the training process itself unless there are workers."""
-    return DataLoader(reader, sampler=batches, batch_size=None, num_workers=workers, pin_memory=pin)
+    batch_bytes = batches.batch_size // batches.world * batches.kinds * reader.activations[0, 0].nbytes
+    return whole_batch_loader(reader, batches, batch_bytes=batch_bytes, workers=workers, pin=pin)

@@ -22,6 +22,7 @@ from glf.measure.knn import most_similar, neighbours_kept, weighted_knn_predict
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # weight of the adapted weights in the average
 SAMPLE = 5_000  # images of the bank, at most
+NOT_CHOSEN = "--no-choose"
 UNIFORMITY_IMAGES = 2_000
 QUERIES, OTHERS = 1_000, 2_000  # held-out images whose views are searched for, and further images among which
 
@@ -55,6 +56,8 @@ class Comparison(NamedTuple):
         """Which weights are kept and why, in one sentence."""
         values, frozen = self.chosen.values, self.candidates[0].values
         kept = f"{100 * values['kept']:.0f} % of the frozen encoder's neighbours kept"
+        if self.by == NOT_CHOSEN:
+            return f"the adapted weights, as {NOT_CHOSEN} asks: {kept}"
         if self.chosen.share == 0:
             return "nothing beats the frozen encoder: its weights are kept"
         name = (
@@ -66,7 +69,8 @@ class Comparison(NamedTuple):
             gain = 100 * (values["knn"] - frozen["knn"])
             return f"{name}: k-NN {100 * values['knn']:.1f} % on held-out images, {gain:+.1f} points, {kept}"
         recall = f"{100 * values['recall']:.1f} %, frozen {100 * frozen['recall']:.1f} %"
-        return f"{name}, by the view recall on held-out images ({recall}), {kept}"
+        where = "held-out" if self.by == "recall" else "training"
+        return f"{name}, by the view recall on {where} images ({recall}), {kept}"
 
     def described(self) -> dict[str, Any]:
         """The content of result.json."""
@@ -92,6 +96,10 @@ def compare_weights(
     adapted = module.adapted()
     bank = train[stratified_sample(images.targets[train], min(len(train), SAMPLE), seed)]
     rows = val if len(val) else bank
+    random = np.random.default_rng([seed, 13])  # a folder lists class by class: the first images are no sample
+    queries = random.permutation(rows)[:QUERIES]
+    others = random.permutation(np.setdiff1d(bank, queries))[:OTHERS]
+    few = random.permutation(len(bank))[:UNIFORMITY_IMAGES]
     labels = images.labelled and len(val) > 0
     candidates, before = list[Candidate](), None
     for share in SHARES:
@@ -99,13 +107,13 @@ def compare_weights(
         own = Features(partial(module.features, images), partial(module.view_features, images))
         encode = frozen if share == 0 and frozen else own
         of_bank = encode.images(bank)
-        views = [encode.views(rows[:QUERIES], number) for number in (0, 1)]
-        views.append(encode.views(np.setdiff1d(bank, rows)[:OTHERS], 1))
+        views = [encode.views(queries, number) for number in (0, 1)]
+        views.append(encode.views(others, 1))
         before = of_bank if before is None else before
         values = {
             "kept": float(neighbours_kept(before, of_bank).mean()),
-            "rank": effective_rank(of_bank[:SAMPLE]),
-            "uniformity": uniformity(of_bank[:UNIFORMITY_IMAGES]),
+            "rank": effective_rank(of_bank),
+            "uniformity": uniformity(of_bank[few]),
             "recall": view_recall(*views),
         }
         if labels:
@@ -116,11 +124,12 @@ def compare_weights(
             values["knn"] = float((predicted == truth).double().mean())
         candidates.append(Candidate(share, values))
     if not choose:
-        best, by = candidates[-1], "--no-choose"
+        best, by = candidates[-1], NOT_CHOSEN
     elif labels:
         best, by = max(candidates, key=lambda c: c.values["knn"]), "knn"  # of equals, the one closest to frozen
     else:
-        best, by = max(candidates, key=lambda c: c.values["recall"]), "recall"
+        best = max(candidates, key=lambda c: c.values["recall"])
+        by = "recall" if len(val) else "recall on training images"
     module.set_weights(adapted, best.share)
     return Comparison(candidates, best, by)
 

@@ -62,7 +62,11 @@ class Adaptation(Pretraining):
         weight = self.adaptation.l2sp
         if weight:
             now = self._trained()
-            term = weight / 2 * torch.stack([(now[name] - p).pow(2).sum() for name, p in self.start.items()]).sum()
+            term = (
+                weight
+                / 2
+                * torch.stack([(now[name] - p.to(now[name])).pow(2).sum() for name, p in self.start.items()]).sum()
+            )
             loss = replace(loss, total=loss.total + term, constrain={**loss.constrain, "l2sp": term})
             if self.metrics:
                 self.metrics |= {"loss": loss.total.detach(), "constrain/l2sp": term.detach()}
@@ -74,7 +78,7 @@ class Adaptation(Pretraining):
         if weight and not self.automatic_optimization:  # chunks take gradients at embeddings, which L2-SP does not read
             for name, p in self._trained().items():
                 if p.grad is not None:
-                    p.grad.add_(p.detach() - self.start[name], alpha=weight)
+                    p.grad.add_(p.detach() - self.start[name].to(p), alpha=weight)
 
     def special_rates(self) -> list[Part]:
         """Heads: a higher learning rate from the start. Everything else, the encoder, begins after ``head_share``."""
@@ -84,11 +88,15 @@ class Adaptation(Pretraining):
         warmup = max(1, alone // 2)
         later = warmup_cosine(warmup, max(1, total - alone))
         parameters = [*self.network.parameters(), *self.objective.parameters()]
-        heads = [p for p in parameters if id(p) not in encoder]
+        factor = config.head_lr / config.lr if config.lr else 0.0
+        fixed = [part._replace(factor=factor) for part in super().special_rates()]  # a predictor that does not decay
+        others = encoder | {id(p) for part in fixed for p in part.parameters}
+        heads = [p for p in parameters if id(p) not in others]
         tail = [p for p in parameters if id(p) in encoder]
         return [
             Part(tail, 1.0, lambda step: 0.0 if step < alone else later(step - alone)),
-            Part(heads, config.head_lr / config.lr if config.lr else 0.0, warmup_cosine(warmup, total)),
+            Part(heads, factor, warmup_cosine(warmup, total)),
+            *fixed,
         ]
 
     @torch.no_grad()
@@ -143,8 +151,8 @@ class Adaptation(Pretraining):
     def set_weights(self, adapted: dict[str, Tensor], share: float) -> None:
         """Set the encoder to the average of the pretrained (share 0) and the adapted weights (share 1)."""
         for name, p in self._trained().items():
-            start = self.start[name].to(p.device)
-            p.copy_(adapted[name] if share == 1 else torch.lerp(start, adapted[name], share))
+            start = self.start[name].to(p)
+            p.copy_({0.0: start, 1.0: adapted[name]}.get(share, torch.lerp(start, adapted[name].to(p), share)))
 
 
 def _format(x: Tensor) -> torch.memory_format:

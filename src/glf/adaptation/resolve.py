@@ -6,16 +6,21 @@ from typing import Any, NamedTuple
 
 import torch
 
-from glf.adaptation.activations import free_disk, planned_views
+from glf.adaptation.activations import VIEWS, activation_cache, free_disk, planned_views
 from glf.config.training import AdaptConfig, ResolvedAdaptConfig
 from glf.data.image_cache import cache_root
+from glf.data.images import ImageSet
 from glf.data.source import Source
 from glf.data.sources import find_source
 from glf.device import accelerator
+from glf.distributed import launched_rank
 from glf.nn.backbone import Backbone, stem_kind
-from glf.nn.cut import cut
+from glf.nn.cut import cut, norm_parameters
 from glf.nn.memory import Clusters
+from glf.nn.norms import batch_norms
 from glf.nn.pretrained import is_library_model, load_encoder
+from glf.rundir import read_config
+from glf.runfiles import ACTIVATIONS, CONFIG
 from glf.train.auto_config import CPU_SIDE, Choice, median_side
 from glf.train.resolve import Resolved, resolve
 
@@ -24,6 +29,11 @@ FEW_IMAGES = 100
 EPOCHS, MOST_IMAGES = 20, 400_000  # epochs, and images seen in all of them together
 CONVOLUTION_LR = (1e-3, "for a convolutional encoder")
 TRANSFORMER_LR = (1e-4, "for a transformer")
+RESIZABLE = (
+    "VisionTransformer",
+    "VisionTransformerDistilled",
+    "Eva",
+)  # timm's, whose position embeddings are resampled
 BATCH, BATCHES = 256, 4  # batch size, and batches of an epoch if there are fewer images
 
 
@@ -38,6 +48,8 @@ class ResolvedAdaptation(NamedTuple):
 def resolve_adaptation(config: AdaptConfig) -> ResolvedAdaptation:
     """Resolve and check every option before anything slow happens; on --resume the saved config is used."""
     config = name_encoder(config)
+    config = replace(config, out=config.out or default_directory(config))
+    check_options(config)
     choices, source = list[Choice](), None
     if not config.resume:
         encoder = load_encoder(config.encoder, weights=config.weights, download=config.download)
@@ -49,18 +61,57 @@ def resolve_adaptation(config: AdaptConfig) -> ResolvedAdaptation:
     encoder = load_encoder(
         resolved.encoder, weights=resolved.weights, size=resolved.image_size, download=config.download
     )
-    if source is not None:
-        views, why = plan_views(run, resolved, encoder, len(source))
-        if config.views is None or views != config.views:
-            choices.append(Choice("views", views, why))
-        resolved = replace(resolved, views=views)
-    elif resolved.train == "tail":
-        cut(encoder, resolved.tail)  # raises before anything slow
-    return ResolvedAdaptation(run._replace(config=resolved, choices=choices), resolved, encoder)
+    check_trained(encoder, resolved)
+    return ResolvedAdaptation(run._replace(choices=choices, source=source), resolved, encoder)
 
 
-def plan_views(run: Resolved, config: ResolvedAdaptConfig, encoder: Backbone, images: int) -> tuple[int, str]:
+def check_options(config: AdaptConfig) -> None:
+    """Refuse options that contradict each other."""
+    kind, _, path = config.encoder.partition(":")
+    if kind == "run" and config.weights is not None:
+        raise ValueError(f"--weights is for timm: and torchvision: encoders; {config.encoder} has its own")
+    if kind == "run" and config.out is not None and not config.resume and config.out.resolve() == Path(path).resolve():
+        raise ValueError(f"{config.out} is the encoder's own directory: choose another --out")
+    if config.l2sp and config.precision == "16-mixed":
+        raise ValueError("--l2sp does not work with --precision 16-mixed: use bf16-mixed")
+
+
+def check_trained(encoder: Backbone, config: ResolvedAdaptConfig) -> None:
+    """Refuse what the encoder does not have, before anything slow happens and before a run is overwritten."""
+    if config.norms == "data" and not batch_norms(encoder):
+        raise ValueError(f"{encoder.name} has no batch normalisation: drop --norms data")
+    if config.train == "norms" and not norm_parameters(encoder):
+        raise ValueError(f"{encoder.name} has no normalisation layers with parameters: use --train tail or all")
+    if config.train == "tail":
+        cut(encoder, config.tail)
+
+
+def default_directory(config: AdaptConfig) -> Path:
+    """The run directory, if none is given."""
+    name = config.encoder.partition(":")[2].rstrip("/").rpartition("/")[2]
+    return Path("runs") / f"adapt-{name}-{Path(config.data).stem or 'data'}-{config.seed}"
+
+
+def with_views(resolved: ResolvedAdaptation, images: ImageSet) -> ResolvedAdaptation:
+    """Set the number of cached views, for which the images must be known; a saved config has it already."""
+    config, run = resolved.config, resolved.run
+    if config.resume and config.views is not None:
+        return resolved
+    if launched_rank() and config.out is not None and (config.out / CONFIG).exists():
+        saved = read_config(config.out)  # of the first process: by now its activations may have filled the disk
+        assert isinstance(saved, ResolvedAdaptConfig)
+        views, why = saved.views or 0, ""
+    else:
+        views, why = plan_views(run, config, resolved.encoder, images)
+    choices = [*run.choices, Choice("views", views, why)] if config.views is None else run.choices
+    config = replace(config, views=views)
+    return resolved._replace(run=run._replace(config=config, choices=choices), config=config)
+
+
+def plan_views(run: Resolved, config: ResolvedAdaptConfig, encoder: Backbone, images: ImageSet) -> tuple[int, str]:
     """Number of cached views of each image, 0 for a trunk that runs in every epoch, and why."""
+    if config.dry_run:
+        return 0, "a dry run caches nothing"
     if config.train != "tail":
         return 0, f"--train {config.train} has no frozen trunk"
     halves = cut(encoder, config.tail)
@@ -71,7 +122,14 @@ def plan_views(run: Resolved, config: ResolvedAdaptConfig, encoder: Backbone, im
     blank = torch.zeros(1, encoder.channels, encoder.image_size, encoder.image_size)
     with torch.no_grad():
         size = 2 * halves.trunk.eval()(blank).numel()  # float16
-    return planned_views(config.views, images, len(run.policy), size, free_disk(cache_root()))
+    free = free_disk(cache_root())
+    for views in (config.views, VIEWS):  # those that are there already need no room
+        if views is not None:
+            cached = activation_cache(
+                cache_root() / ACTIVATIONS, halves.trunk, images, run.policy, replace(config, views=views)
+            )
+            free += cached.count * cached.width * 2 * 2
+    return planned_views(config.views, len(images), len(run.policy), size, free)
 
 
 def name_encoder(config: AdaptConfig) -> AdaptConfig:
@@ -115,9 +173,8 @@ def automatic(config: AdaptConfig, encoder: Backbone, source: Source) -> tuple[A
     train = count - held_out
     batch = min(BATCH, 2 ** max(1, (train // BATCHES).bit_length() - 1))
     epochs = max(1, min(EPOCHS, MOST_IMAGES // max(1, train)))
-    transformer = hasattr(encoder.body, "patch_embed") or hasattr(encoder.body, "conv_proj")
     values: dict[str, tuple[Any, str]] = {
-        "lr": TRANSFORMER_LR if transformer else CONVOLUTION_LR,
+        "lr": TRANSFORMER_LR if is_transformer(encoder) else CONVOLUTION_LR,
         "val_images": (held_out, "held out to compare the weights at the end"),
         "image_size": (size, why),
         "batch_size": (batch, f"there are {train:,} training images"),
@@ -125,19 +182,13 @@ def automatic(config: AdaptConfig, encoder: Backbone, source: Source) -> tuple[A
     }
     choices = [Choice(name, value, why) for name, (value, why) in values.items() if getattr(config, name) is None]
     config = replace(config, **{choice.name: choice.value for choice in choices})
-    name = config.encoder.partition(":")[2].rstrip("/").rpartition("/")[2]
-    data = Path(config.data).stem or "data"
-    out = config.out or Path("runs") / f"adapt-{name}-{data}-{config.seed}"
-    library = is_library_model(config.encoder)
     return replace(
         config,
-        out=out,
         backbone=encoder.name,
         stem=encoder.stem,
         prior=config.encoder,
         prior_weights=config.weights,
         prior_size=config.image_size,
-        weights=config.weights if library else None,
     ), choices
 
 
@@ -166,8 +217,15 @@ def image_size(config: AdaptConfig, encoder: Backbone, source: Source) -> tuple[
     if size > encoder.image_size:
         size, why = encoder.image_size, "the size of the encoder"
     if accelerator(config.device) == "cpu" and size > CPU_SIDE:
-        size, why = CPU_SIDE, f"on a CPU, {encoder.image_size} px would take {(size / CPU_SIDE) ** 2:.0f} times as long"
-    patch = getattr(getattr(encoder.body, "patch_embed", None), "patch_size", None)
-    if patch:
+        size, why = CPU_SIDE, f"on a CPU, {size} px would take {(size / CPU_SIDE) ** 2:.0f} times as long"
+    if is_transformer(encoder):
+        patch = getattr(getattr(encoder.body, "patch_embed", None), "patch_size", None)
+        if type(encoder.body).__name__ not in RESIZABLE or patch is None:
+            return encoder.image_size, "the size of the encoder"
         size = max(1, size // int(patch[0])) * int(patch[0])
     return size, why
+
+
+def is_transformer(encoder: Backbone) -> bool:
+    """Whether the encoder cuts images into patches."""
+    return hasattr(encoder.body, "patch_embed") or hasattr(encoder.body, "conv_proj")

@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader
 from glf import rundir
 from glf.adaptation import activations as trunk_activations
 from glf.adaptation.choose import Comparison, Features, compare_weights
-from glf.adaptation.foretell import foretell
+from glf.adaptation.concentration import outlook
 from glf.adaptation.module import Adaptation
-from glf.adaptation.resolve import FEW_IMAGES, ResolvedAdaptation, resolve_adaptation
+from glf.adaptation.resolve import FEW_IMAGES, ResolvedAdaptation, resolve_adaptation, with_views
 from glf.config.training import AdaptConfig
 from glf.data.image_cache import cache_root
 from glf.data.images import ImageSet, stratified_sample
@@ -26,11 +26,11 @@ from glf.malloc import retain_freed_memory
 from glf.measure.geometry import uniformity
 from glf.nn.backbone import Backbone
 from glf.nn.cut import Halves, cut, norm_parameters, trainable
-from glf.nn.features import encode
+from glf.nn.features import encode, fingerprint
 from glf.nn.network import Network
 from glf.nn.norms import estimate_statistics
 from glf.nn.pretrained import load_encoder
-from glf.runfiles import LOG
+from glf.runfiles import ACTIVATIONS, LOG
 from glf.train.callbacks import RunLog
 from glf.train.inputs import ImageInputs, load_inputs
 from glf.train.optim import scaled_lr
@@ -39,7 +39,7 @@ from glf.train.run import fit, save
 from glf.types import Batch
 
 REFERENCE_IMAGES = 2_000  # whose neighbours are compared with the frozen ones during training
-FORETOLD = 500  # images whose frozen features say how concentrated they are
+OUTLOOK_IMAGES = 500  # images whose frozen features say how concentrated they are
 TIMED = 64  # views of the batch from which the time is estimated
 
 
@@ -55,13 +55,13 @@ def adapt(config: AdaptConfig, console: Console | None = None, callbacks: Sequen
     """Adapt an encoder and return the content of result.json, or {} for a dry run and on other ranks."""
     log = RunLog(console or Console())
     resolved = resolve_adaptation(config)
-    for choice in resolved.run.choices:
-        log(str(choice))
     inputs = load_inputs(resolved.run)
     assert isinstance(inputs, ImageInputs)
     inputs = inputs.only_used()
-    if inputs.images.channels > (channels := resolved.encoder.channels):
-        raise ValueError(f"{config.data} is in colour, and {resolved.config.encoder} takes {channels} channel")
+    check_images(resolved, inputs)
+    resolved = with_views(resolved, inputs.images)
+    for choice in resolved.run.choices:
+        log(str(choice))
     with rundir.create(resolved.config) as out, retain_freed_memory(resolved.run.accelerator == "cpu"):
         if out is not None:
             log.open(out / LOG)
@@ -72,7 +72,8 @@ def adapt(config: AdaptConfig, console: Console | None = None, callbacks: Sequen
         inputs.fill_bank(resolved.run.objective)
         encoder = encoder._replace(activations=compute_activations(resolved, inputs, encoder))
         module = build(resolved, inputs, encoder)
-        trained = fit(resolved.run, inputs, module, out, log, callbacks, bank_size=REFERENCE_IMAGES)
+        same = SameEncoder(fingerprint(load_start(resolved)))
+        trained = fit(resolved.run, inputs, module, out, log, [same, *callbacks], bank_size=REFERENCE_IMAGES)
         if out is None:
             log("dry run: trained two steps, wrote nothing")
         if out is None or not trained.trainer.is_global_zero:
@@ -81,6 +82,36 @@ def adapt(config: AdaptConfig, console: Console | None = None, callbacks: Sequen
         log_choice(log, found)
         trained.probe.latest.clear()  # it measured the adapted weights, not the chosen ones
         return save(resolved.run, inputs, module, trained, out, log, kind="adapt", adaptation=found.described())
+
+
+def check_images(resolved: ResolvedAdaptation, inputs: ImageInputs) -> None:
+    """Refuse images that the encoder or the method cannot use."""
+    channels, method = resolved.encoder.channels, resolved.run.method
+    if inputs.images.channels > channels:
+        raise ValueError(f"{inputs.images.name} is in colour, and {resolved.config.encoder} takes {channels} channel")
+    if "target" in resolved.run.objective.needs and not inputs.labelled:
+        raise ValueError(f"{method.title} needs labels, and {inputs.images.name} has none")
+
+
+def load_start(resolved: ResolvedAdaptation) -> Backbone:
+    """The pretrained encoder as it is before anything is changed."""
+    config = resolved.config
+    size = config.image_size
+    return load_encoder(config.encoder, weights=config.weights, size=size, download=config.download)
+
+
+class SameEncoder(L.Callback):
+    """Refuses to resume with another encoder: the frozen trunk is not part of a checkpoint."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"encoder": self.key}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        if self.key != state_dict["encoder"]:
+            raise ValueError("the encoder's weights differ from those at the start of the run: restore them")
 
 
 def prepare(resolved: ResolvedAdaptation, inputs: ImageInputs) -> Encoder:
@@ -104,7 +135,7 @@ def compute_activations(resolved: ResolvedAdaptation, inputs: ImageInputs, encod
     if encoder.halves is None or not config.views:
         return None
     cached = trunk_activations.activation_cache(
-        cache_root() / "activations", encoder.halves.trunk, inputs.images, resolved.run.policy, config
+        cache_root() / ACTIVATIONS, encoder.halves.trunk, inputs.images, resolved.run.policy, config
     )
     return trunk_activations.compute_activations(
         cached, encoder.halves.trunk, inputs.images, resolved.run.policy, config, torch_device(config.device)
@@ -175,15 +206,13 @@ def choose(resolved: ResolvedAdaptation, inputs: ImageInputs, module: Adaptation
     """Compare frozen, adapted and averaged weights, and leave the best ones in the backbone."""
     config = resolved.config
     original = frozen = None
+    module.to(torch_device(config.device)).eval()
     if config.norms == "data":  # the network before training already differed from the frozen encoder
-        original = load_encoder(
-            config.encoder, weights=config.weights, size=config.image_size, download=config.download
-        )
+        original = load_start(resolved)
         frozen = Features(
             partial(_encoded, original, inputs.images, module.device),
             partial(module.live_view_features, original, inputs.images),
         )
-    module.to(torch_device(config.device)).eval()
     found = compare_weights(
         module,
         inputs.images,
@@ -195,6 +224,7 @@ def choose(resolved: ResolvedAdaptation, inputs: ImageInputs, module: Adaptation
     )
     if original is not None and found.chosen.share == 0:
         module.backbone.load_state_dict(original.state_dict())
+        module.activations = None  # they are those of another trunk
     return found
 
 
@@ -236,9 +266,9 @@ def announce(log: RunLog, resolved: ResolvedAdaptation, inputs: ImageInputs, enc
         f" lr {scaled_lr(config):g} (heads {config.head_lr:g}), batch {config.batch_size},"
         f" seed {config.seed}, {run.accelerator}"
     )
-    few = np.random.default_rng(config.seed).permutation(inputs.train)[:FORETOLD]
+    few = np.random.default_rng(config.seed).permutation(inputs.train)[:OUTLOOK_IMAGES]
     features = _encoded(encoder.backbone, images, torch.device(torch_device(config.device)), np.sort(few))
-    log(f"features  {foretell(uniformity(features))}")
+    log(f"features  {outlook(uniformity(features))}")
     log(f"time      {estimate_time(resolved, inputs, encoder)}")
     if not config.dry_run:
         log(f"run       {config.out}")
@@ -259,10 +289,11 @@ def estimate_time(resolved: ResolvedAdaptation, inputs: ImageInputs, encoder: En
         seed=(config.seed,),
         device=device,
     )
-    rounds = 2 * inputs.count * config.epochs / count  # two views of each image in each epoch
+    rounds = len(resolved.run.policy) * inputs.count * config.epochs / count
     encoder.backbone.eval()
     if encoder.halves is None or not config.views:
         seconds = _timed(lambda: [encoder.backbone(x).sum().backward() for x in make()[1:2]])
+        encoder.backbone.zero_grad(set_to_none=True)
         return f"about {format_duration(seconds * rounds)} of training"
     halves = encoder.halves
     with torch.no_grad():
@@ -282,9 +313,16 @@ def estimate_time(resolved: ResolvedAdaptation, inputs: ImageInputs, encoder: En
 def _timed(work: Callable[[], Any]) -> float:
     """Seconds of a second call; the first one may initialise something."""
     work()
+    _wait_for_device()
     started = time.perf_counter()
     work()
+    _wait_for_device()
     return time.perf_counter() - started
+
+
+def _wait_for_device() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def log_choice(log: RunLog, found: Comparison) -> None:

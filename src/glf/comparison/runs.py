@@ -22,7 +22,7 @@ _OF_THE_ENCODER = {"backbone", "stem", "prior", "prior_weights", "prior_size"}
 _NOT_IN_EVALUATION_KEY = {"run", "references", "artifacts", "device", "batch_size", "root", "download"}
 # Fields of the training config that the results of raw pixels and of the network before training depend on.
 _REFERENCE_FIELDS = {
-    "data", "max_images", "val_images", "labels", "seed", "backbone", "image_size", "stem", "encoder",
+    "data", "max_images", "val_images", "labels", "seed", "backbone", "image_size", "stem", "encoder", "weights",
 }  # fmt: skip
 
 

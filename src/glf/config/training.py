@@ -215,6 +215,20 @@ class AdaptConfig(PretrainConfig):
 
     encoder: tyro.conf.Positional[str] = "timm:tf_efficientnet_lite0"
     """Pretrained encoder: timm:<model>, torchvision:<model>, run:<directory>, or a file of weights with --backbone."""
+    data: str = "fashion-mini"
+    """Images: name of a data set, or path of a folder, .tar, .npz or .npy."""
+    out: Path | None = None
+    """Run directory; default: runs/adapt-<encoder>-<data>-<seed>."""
+    labels: Labels = "auto"
+    """Use class folders as labels, to compare frozen and adapted weights, or ignore them."""
+    image_size: int | None = None
+    """Image size in pixels; default: that of most images, at most the encoder's, and at most 128 on a CPU."""
+    augment: str | None = None
+    """Augmentation policy; default: mild."""
+    weight_decay: float | None = None
+    """Weight decay, not applied to biases and normalisation layers; default: 0.05."""
+    val_images: int | None = None
+    """Training images held out to compare the weights; default: a tenth, at most 5,000."""
     backbone: str | None = None
     """Name of the model, if the encoder is a file of weights."""
     download: bool = False
@@ -249,12 +263,17 @@ class AdaptConfig(PretrainConfig):
     shuffle: tyro.conf.Suppress[int] = 1000
     epoch_images: tyro.conf.Suppress[int | None] = None
     compile: tyro.conf.Suppress[bool] = False
+    auto: tyro.conf.Suppress[bool] = True
+    warmup_epochs: tyro.conf.Suppress[float | None] = None
+    sync_norm: tyro.conf.Suppress[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(self, tail=1, views=0, head_share=0, head_lr=0, l2sp=0)
         if self.head_share >= 1:
             raise ValueError(f"head_share must be below 1, got {self.head_share}")
+        if self.sync_norm or self.compile:
+            raise ValueError("sync_norm and compile do not apply to an adaptation")
         if self.tail is not None and self.train != "tail":
             raise ValueError(f"--tail only applies to --train tail, not to --train {self.train}")
 

@@ -49,12 +49,12 @@ class EvalTarget:
         """Whether accuracies can be measured: both sets have labels, and the test images are not training images."""
         return self.train.labelled and self.test.labelled and self.split != "train"
 
-    def before_training(self) -> tuple[str, Backbone]:
+    def before_training(self, download: bool = False) -> tuple[str, Backbone]:
         """The same network before training: "frozen", the pretrained encoder of an adaptation, or "untrained"."""
         config = self.pretraining
         if isinstance(config, ResolvedAdaptConfig):
             size = self.backbone.image_size
-            return "frozen", load_encoder(config.encoder, weights=config.weights, size=size, download=config.download)
+            return "frozen", load_encoder(config.encoder, weights=config.weights, size=size, download=download)
         return "untrained", build_backbone(self.train, self.backbone.image_size, replace(config, weights=None))
 
 

@@ -80,8 +80,12 @@ def run_evaluation(config: EvaluateConfig, out: Path, console: Console) -> dict[
 
     encoders: dict[str, tuple[nn.Module, EvalTarget]] = {}
     if config.references:
-        before, encoder = target.before_training()
-        encoders = {"pixels": (Pixels(), target), before: (encoder, target)}
+        encoders = {"pixels": (Pixels(), target)}
+        try:
+            before, encoder = target.before_training(config.download)
+            encoders[before] = (encoder, target)
+        except (ValueError, OSError) as error:  # the frozen encoder of an adapted run may be gone
+            say(console, f"without the frozen encoder: {error}")
     encoders["trained"] = (target.backbone, target)
     encoders |= {other.name: (other.backbone, other) for other in others}
     device = torch_device(config.device)

@@ -62,7 +62,7 @@ class Backbone(nn.Module):
     def map_width(self) -> int:
         """Number of channels of the feature map, measured on a blank image."""
         training = self.training
-        blank = torch.zeros(1, self.channels, self.image_size, self.image_size)
+        blank = torch.zeros(1, self.channels, self.image_size, self.image_size, device=self.mean.device)
         maps = self.eval().with_maps(blank)[1]
         self.train(training)
         return int(maps.shape[2])

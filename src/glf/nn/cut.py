@@ -93,7 +93,7 @@ def cut(backbone: Backbone, tail: int | None = None) -> Halves:
         trunk, rest = _split(backbone.body, stages, stages[-tail])
         halves = Halves(Trunk(backbone, trunk), Tail(rest, backbone.width), tuple(stages[-tail:]), len(stages))
         _check(backbone, halves)
-    except (ValueError, TypeError, RuntimeError, AttributeError, fx.proxy.TraceError) as error:
+    except (ValueError, TypeError, RuntimeError, AttributeError, AssertionError, fx.proxy.TraceError) as error:
         why = str(error).partition("\n")[0]
         raise ValueError(
             f"{backbone.name} cannot be cut into a trunk and a tail ({why}): use --train all or --train norms"

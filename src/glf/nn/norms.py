@@ -19,14 +19,17 @@ BATCH = 256
 M = TypeVar("M", bound=nn.Module)
 
 
+def batch_norms(model: nn.Module) -> list[_BatchNorm]:
+    """The batch normalisation layers of a model."""
+    return [layer for layer in model.modules() if isinstance(layer, _BatchNorm)]
+
+
 @torch.no_grad()
 def estimate_statistics(
     backbone: Backbone, images: ImageSet, indices: np.ndarray, *, device: torch.device | str = "cpu"
 ) -> None:
     """Set the running means and variances of all batch normalisations to those of these images, batch by batch."""
-    layers = [layer for layer in backbone.modules() if isinstance(layer, _BatchNorm)]
-    if not layers:
-        raise ValueError(f"{backbone.name} has no batch normalisation, so there are no statistics to estimate")
+    layers = batch_norms(backbone)
     momenta = [layer.momentum for layer in layers]
     backbone.eval().to(device)
     for layer in layers:

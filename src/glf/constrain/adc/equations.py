@@ -20,6 +20,7 @@ The functions ``dcm`` and ``lpm`` take whole matrices. The terms compute the sam
 memory; only ``reading="paper"``, which is for comparison, uses whole matrices. docs/equations.md lists both readings.
 """
 
+import copy
 import inspect
 import math
 
@@ -267,7 +268,9 @@ class ADC(Sum):
             covariance=covariance,
         )
         calibration = DCM(weighted=True, ramp_epochs=ramp_epochs, neighbours=neighbours)
-        super().__init__((nu, calibration), (upsilon, LPM(neighbours=neighbours, at=lpm_at or "z")))
+        # A running covariance is that of z: LPM elsewhere has its own.
+        own = neighbours if lpm_at in (None, "z") else copy.deepcopy(neighbours)
+        super().__init__((nu, calibration), (upsilon, LPM(neighbours=own, at=lpm_at or "z")))
         self.nu, self.upsilon, self.ramp_epochs = nu, upsilon, ramp_epochs
         self.rho, self.effective_dim, self.prior_effective_dim = rho, effective_dim, prior_effective_dim
         self.t_scale, self.reading, self.covariance, self.lpm_at = t_scale, reading, covariance, lpm_at

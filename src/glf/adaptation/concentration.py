@@ -1,4 +1,4 @@
-"""What the frozen features foretell about the gain of an adaptation, with its uncertainty.
+"""What the frozen features say about the gain of an adaptation, with its uncertainty.
 
 In a public benchmark of continued pretraining (four encoders, 15 sets, no term that preserves neighbourhoods), encoders
 whose features of a set were concentrated gained, and those with spread features lost. Concentration is the uniformity
@@ -11,10 +11,10 @@ CONCENTRATED, SPREAD = (
 )  # of DINOv3's 15 sets, all 8 above the first gained or stayed; 5 of 7 below the second lost
 
 
-def foretell(uniformity: float) -> str:
+def outlook(uniformity: float) -> str:
     """One line about the frozen features.
 
-    >>> foretell(-1.5)[:78]
+    >>> outlook(-1.5)[:78]
     'uniformity -1.50: concentrated; all 8 such sets of a public benchmark gained o'
     """
     if uniformity > CONCENTRATED:
