@@ -1,8 +1,10 @@
 """The final comparison: frozen weights, adapted weights and their averages; the best of them is kept.
 
-With labels, the best is the one with the highest k-NN accuracy on held-out images. Without labels, it is the one with
-the highest view recall on them: how often a view of an image finds the other view of that image among many. Training
-asks for that on other images; weights that have lost what tells images apart fail it. docs/adapt.md has its hit rate.
+Without labels, the best is the one with the highest view recall on held-out images: how often a view of an image finds
+the other view of that image among many. Training asks for that on other images; weights that have lost what tells
+images apart fail it. With labels, only candidates with the highest k-NN accuracy on held-out images take part, and those that
+differ from it by less than the standard error of the difference: a few hundred images seldom tell averages apart.
+docs/adapt.md has the hit rate.
 """
 
 from collections.abc import Callable
@@ -101,7 +103,7 @@ def compare_weights(
     others = random.permutation(np.setdiff1d(bank, queries))[:OTHERS]
     few = random.permutation(len(bank))[:UNIFORMITY_IMAGES]
     labels = images.labelled and len(val) > 0
-    candidates, before = list[Candidate](), None
+    candidates, hits, before = list[Candidate](), list[Tensor](), None
     for share in SHARES:
         module.set_weights(adapted, share)
         own = Features(partial(module.features, images), partial(module.view_features, images))
@@ -121,17 +123,33 @@ def compare_weights(
             predicted = weighted_knn_predict(
                 of_bank, known, encode.images(rows), min(KNN_K, len(bank)), KNN_TEMPERATURE
             )
-            values["knn"] = float((predicted == truth).double().mean())
+            hits.append((predicted == truth).double())
+            values["knn"] = float(hits[-1].mean())
         candidates.append(Candidate(share, values))
     if not choose:
         best, by = candidates[-1], NOT_CHOSEN
-    elif labels:
-        best, by = max(candidates, key=lambda c: c.values["knn"]), "knn"  # of equals, the one closest to frozen
     else:
-        best = max(candidates, key=lambda c: c.values["recall"])
-        by = "recall" if len(val) else "recall on training images"
+        equal = as_good_as_the_best(torch.stack(hits)) if labels else [True] * len(candidates)
+        eligible = [candidate for candidate, good in zip(candidates, equal, strict=True) if good]
+        best = max(eligible, key=lambda c: c.values["recall"])  # of equals, the one closest to frozen
+        by = "knn" if labels else "recall" if len(val) else "recall on training images"
     module.set_weights(adapted, best.share)
     return Comparison(candidates, best, by)
+
+
+def as_good_as_the_best(hits: Float[Tensor, "candidate image"]) -> list[bool]:
+    """Whether a candidate's accuracy is the highest, or less than a standard error below it.
+
+    The error is that of the difference: both were measured on the same images, and those on which they agree say nothing.
+
+    >>> one = torch.tensor([1.0, 1, 1, 1, 0, 0, 0, 0])
+    >>> as_good_as_the_best(torch.stack([one, one.flip(0), 0 * one]))
+    [True, True, False]
+    """
+    best = hits[hits.mean(1).argmax()]
+    behind = (best - hits).mean(1)
+    error = (best - hits).std(1) / hits.shape[1] ** 0.5
+    return [gap == 0 or gap < noise for gap, noise in zip(behind.tolist(), error.tolist(), strict=True)]
 
 
 def view_recall(
