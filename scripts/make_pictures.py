@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glf.config.training import AdcOptions
+from glf.config.adc import AdcOptions
 from glf.constrain.adc import DCM, LPM, kernels, lpm
 from glf.constrain.adc.neighbours import NeighbourDistributions, entropy, normalise_over_others
 from glf.data.sources import load_images

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from glf.config.adc import AdcOptions
 from glf.config.base import from_dict, nearest, to_dict
 from glf.config.evaluation import DetectOptions, EvaluateConfig
-from glf.config.training import AdcOptions, PretrainConfig
+from glf.config.training import PretrainConfig
 
 
 def test_round_trip_through_json() -> None:

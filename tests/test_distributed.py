@@ -16,7 +16,7 @@ import torch.multiprocessing as mp
 import forked
 from forked import Forked
 from glf.checkpoint import load_checkpoint
-from glf.config.training import AdcOptions
+from glf.config.adc import AdcOptions
 from glf.constrain.adc import LPM
 from glf.constrain.target_distribution import TARGET_DISTRIBUTIONS
 from glf.distributed import gather, rank, same_everywhere, world_size

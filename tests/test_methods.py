@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 import reference
-from glf.config.training import AdcOptions
+from glf.config.adc import AdcOptions
 from glf.constrain.adc import LPM
 from glf.constrain.target_distribution import TARGET_DISTRIBUTIONS
 from glf.methods import METHODS, parse

@@ -3,8 +3,8 @@
 from rich.console import Console
 from rich.table import Table
 
+from glf.config.adc import AdcOptions
 from glf.config.evaluation import MethodsConfig
-from glf.config.training import AdcOptions
 from glf.methods import CONSTRAINTS, METHODS, parse
 from glf.objective import Method, Part, describe_term
 from glf.recipes import recipes

@@ -15,8 +15,8 @@ from glf.align.metaug import UnifiedMatch
 from glf.align.predict import MatchTeacher, PredictTeacher, PredictTeacherCosine, PredictView
 from glf.align.relations import ClusterMatch, Invariance, Relation, SwappedPrediction
 from glf.align.supervised import ClassScore, SameClass
+from glf.config.adc import AdcOptions
 from glf.config.base import nearest
-from glf.config.training import AdcOptions
 from glf.constrain import contrast as K
 from glf.constrain.adc import ADC, DCM, LPM
 from glf.constrain.adc.neighbours import NeighbourDistributions

@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader
 
 from glf.checkpoint import load_checkpoint
 from glf.cli import main
-from glf.config.training import AdcOptions, PretrainConfig
+from glf.config.adc import AdcOptions
+from glf.config.training import PretrainConfig
 from glf.constrain.contrast import LogPartition
 from glf.data.batches import image_loader
 from glf.health.examine import UnhealthyRunError, diagnose, examine, read_metrics

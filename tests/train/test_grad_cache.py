@@ -8,7 +8,8 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from glf.config.training import AdcOptions, PretrainConfig
+from glf.config.adc import AdcOptions
+from glf.config.training import PretrainConfig
 from glf.methods import METHODS, parse
 from glf.nn.backbone import Backbone
 from glf.nn.heads import Heads

@@ -16,7 +16,8 @@ from rich.console import Console
 
 from glf import rundir
 from glf.checkpoint import load_checkpoint
-from glf.config.training import AdcOptions, PretrainConfig
+from glf.config.adc import AdcOptions
+from glf.config.training import PretrainConfig
 from glf.constrain.target_distribution import TARGET_DISTRIBUTIONS
 from glf.data import sources
 from glf.data.images import split_held_out

@@ -7,7 +7,7 @@ Training reads two views of each image; the probe and the final comparison read 
 import shutil
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +19,8 @@ from glf.data.augment.augment import augment
 from glf.data.augment.policies import ViewPolicy
 from glf.data.batches import EpochBatches, memmap_handle, open_memmap, to_tensor, whole_batch_loader
 from glf.data.images import ImageSet
-from glf.nn.cut import Trunk
+from glf.nn.backbone import Backbone
+from glf.nn.cut import Halves, Trunk
 from glf.nn.feature_cache import FeatureCache
 from glf.nn.features import fingerprint, resize_to
 from glf.nn.norms import folded
@@ -30,6 +31,14 @@ MANY_VIEWS = 400_000  # views of all images together: more would take a CPU long
 DISK_SHARE = 0.5  # of the free disk that activations may take
 VERSION = 1  # raise it whenever the same image would get other activations: caches are keyed by it
 BATCH = 64  # images of one forward pass; part of the key, because it seeds the views
+
+
+class Encoder(NamedTuple):
+    """The encoder that is adapted, with trainable parameters as ``--train`` says."""
+
+    backbone: Backbone
+    halves: Halves | None  # trunk and tail, if only the tail is trained
+    activations: np.ndarray | None = None  # of the trunk, if they are cached
 
 
 def planned_views(given: int | None, images: int, kinds: int, view_bytes: int, free: int) -> tuple[int, str]:

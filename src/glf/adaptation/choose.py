@@ -2,8 +2,9 @@
 
 Without labels, the best is the one with the highest view recall on held-out images: how often a view of an image finds
 the other view of that image among many. Training asks for that on other images; weights that have lost what tells
-images apart fail it. With labels, only candidates with the highest k-NN accuracy on held-out images take part, and those that
-differ from it by less than the standard error of the difference: a few hundred images seldom tell averages apart.
+images apart fail it. With labels, only candidates with the highest k-NN accuracy on held-out images take part,
+and those that differ from it by less than the standard error of the difference: a few hundred images seldom tell
+averages apart.
 docs/adapt.md has the hit rate.
 """
 
@@ -140,7 +141,7 @@ def compare_weights(
 def as_good_as_the_best(hits: Float[Tensor, "candidate image"]) -> list[bool]:
     """Whether a candidate's accuracy is the highest, or less than a standard error below it.
 
-    The error is that of the difference: both were measured on the same images, and those on which they agree say nothing.
+    The error is that of the difference: both were measured on the same images, and where they agree it is zero.
 
     >>> one = torch.tensor([1.0, 1, 1, 1, 0, 0, 0, 0])
     >>> as_good_as_the_best(torch.stack([one, one.flip(0), 0 * one]))

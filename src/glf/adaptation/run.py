@@ -1,9 +1,8 @@
 """glf adapt: resolve, load, compute the activations of the frozen trunk once, train, keep the best weights, save."""
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import lightning as L
 import numpy as np
@@ -14,41 +13,29 @@ from torch.utils.data import DataLoader
 
 from glf import rundir
 from glf.adaptation import activations as trunk_activations
+from glf.adaptation.activations import Encoder
+from glf.adaptation.announce import announce, log_choice
 from glf.adaptation.choose import Comparison, Features, compare_weights
-from glf.adaptation.concentration import outlook
 from glf.adaptation.module import Adaptation
-from glf.adaptation.resolve import FEW_IMAGES, ResolvedAdaptation, resolve_adaptation, with_views
+from glf.adaptation.resolve import ResolvedAdaptation, resolve_adaptation, with_views
 from glf.config.training import AdaptConfig
 from glf.data.image_cache import cache_root
-from glf.data.images import ImageSet, stratified_sample
+from glf.data.images import stratified_sample
 from glf.device import seed_everything, torch_device
 from glf.malloc import retain_freed_memory
-from glf.measure.geometry import uniformity
 from glf.nn.backbone import Backbone
-from glf.nn.cut import Halves, cut, norm_parameters, trainable
-from glf.nn.features import encode, fingerprint
+from glf.nn.cut import cut, norm_parameters
+from glf.nn.features import encode_all, fingerprint
 from glf.nn.network import Network
 from glf.nn.norms import estimate_statistics
 from glf.nn.pretrained import load_encoder
 from glf.runfiles import ACTIVATIONS, LOG
 from glf.train.callbacks import RunLog
 from glf.train.inputs import ImageInputs, load_inputs
-from glf.train.optim import scaled_lr
-from glf.train.progress import format_duration
 from glf.train.run import fit, save
 from glf.types import Batch
 
 REFERENCE_IMAGES = 2_000  # whose neighbours are compared with the frozen ones during training
-OUTLOOK_IMAGES = 500  # images whose frozen features say how concentrated they are
-TIMED = 64  # views of the batch from which the time is estimated
-
-
-class Encoder(NamedTuple):
-    """The encoder that is adapted, with trainable parameters as ``--train`` says."""
-
-    backbone: Backbone
-    halves: Halves | None  # trunk and tail, if only the tail is trained
-    activations: np.ndarray | None = None  # of the trunk, if they are cached
 
 
 def adapt(config: AdaptConfig, console: Console | None = None, callbacks: Sequence[L.Callback] = ()) -> dict[str, Any]:
@@ -210,7 +197,7 @@ def choose(resolved: ResolvedAdaptation, inputs: ImageInputs, module: Adaptation
     if config.norms == "data":  # the network before training already differed from the frozen encoder
         original = load_start(resolved)
         frozen = Features(
-            partial(_encoded, original, inputs.images, module.device),
+            partial(encode_all, original, inputs.images, device=module.device, size=original.image_size),
             partial(module.live_view_features, original, inputs.images),
         )
     found = compare_weights(
@@ -226,110 +213,3 @@ def choose(resolved: ResolvedAdaptation, inputs: ImageInputs, module: Adaptation
         module.backbone.load_state_dict(original.state_dict())
         module.activations = None  # they are those of another trunk
     return found
-
-
-def _encoded(encoder: Backbone, images: ImageSet, device: torch.device, rows: np.ndarray) -> Tensor:
-    batches = encode(encoder, images, indices=rows, size=encoder.image_size, device=device)
-    return torch.from_numpy(np.concatenate(list(batches)))
-
-
-def announce(log: RunLog, resolved: ResolvedAdaptation, inputs: ImageInputs, encoder: Encoder) -> None:
-    """Log the data, the encoder, what is trained, the method, and how long it will take."""
-    run, config, images = resolved.run, resolved.config, inputs.images
-    skipped = f", {len(images.skipped)} files skipped" if images.skipped else ""
-    log(
-        f"data      {images.name}: {inputs.count:,} training images, {len(inputs.val):,} held out"
-        f" ({images.size[0]} x {images.size[1]}, {images.channels} channels{skipped})"
-    )
-    if inputs.count < FEW_IMAGES:
-        log(
-            f"data      {inputs.count} images are few: in a public benchmark 100 images gained about a quarter of what"
-            " 7,000 did, and held-out figures on so few are rough",
-            "yellow",
-        )
-    everything = sum(p.numel() for p in encoder.backbone.parameters())
-    parameters = sum(p.numel() for p in trainable(encoder.backbone))
-    what = {"norms": "all normalisation layers", "all": "everything"}.get(config.train, "")
-    if encoder.halves is not None:
-        what = (
-            f"the last {len(encoder.halves.stages)} of {encoder.halves.of} stages ({', '.join(encoder.halves.stages)})"
-        )
-    log(
-        f"encoder   {config.encoder} at {config.image_size} px: {encoder.backbone.width} features; training {what},"
-        f" {parameters:,} of {everything:,} parameters"
-    )
-    terms = " + ".join(f"{weight:g} {term.name}" for weight, term in run.objective.parts)
-    log(f"method    {run.method.name} = {terms}")
-    steps = config.epochs * (inputs.count // config.batch_size)
-    log(
-        f"training  {config.epochs} epochs, {steps:,} steps, heads alone for {round(config.head_share * steps):,};"
-        f" lr {scaled_lr(config):g} (heads {config.head_lr:g}), batch {config.batch_size},"
-        f" seed {config.seed}, {run.accelerator}"
-    )
-    few = np.random.default_rng(config.seed).permutation(inputs.train)[:OUTLOOK_IMAGES]
-    features = _encoded(encoder.backbone, images, torch.device(torch_device(config.device)), np.sort(few))
-    log(f"features  {outlook(uniformity(features))}")
-    log(f"time      {estimate_time(resolved, inputs, encoder)}")
-    if not config.dry_run:
-        log(f"run       {config.out}")
-
-
-def estimate_time(resolved: ResolvedAdaptation, inputs: ImageInputs, encoder: Encoder) -> str:
-    """Estimated duration of the trunk's pass and of training, from one measured batch of each."""
-    config, device = resolved.config, torch_device(resolved.config.device)
-    assert config.image_size is not None
-    count = min(TIMED, len(inputs.images))
-    make = partial(
-        trunk_activations.batch_views,
-        inputs.images.pixels[np.arange(count)],
-        resolved.run.policy,
-        config.image_size,
-        1,
-        config.colours,
-        seed=(config.seed,),
-        device=device,
-    )
-    rounds = len(resolved.run.policy) * inputs.count * config.epochs / count
-    encoder.backbone.eval()
-    if encoder.halves is None or not config.views:
-        seconds = _timed(lambda: [encoder.backbone(x).sum().backward() for x in make()[1:2]])
-        encoder.backbone.zero_grad(set_to_none=True)
-        return f"about {format_duration(seconds * rounds)} of training"
-    halves = encoder.halves
-    with torch.no_grad():
-        x = make()[1]
-        trunk = _timed(lambda: halves.trunk(x))
-        augmented = _timed(make)
-        found = halves.trunk(x)
-    tail = _timed(lambda: halves.tail(found).sum().backward())
-    once = (trunk + augmented / (1 + len(resolved.run.policy))) * len(inputs.images) * (1 + config.views) / count
-    encoder.backbone.zero_grad(set_to_none=True)
-    return (
-        f"about {format_duration(once)} for the trunk's activations, unless they are cached, and"
-        f" {format_duration(tail * rounds)} of training"
-    )
-
-
-def _timed(work: Callable[[], Any]) -> float:
-    """Seconds of a second call; the first one may initialise something."""
-    work()
-    _wait_for_device()
-    started = time.perf_counter()
-    work()
-    _wait_for_device()
-    return time.perf_counter() - started
-
-
-def _wait_for_device() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-
-
-def log_choice(log: RunLog, found: Comparison) -> None:
-    """Log the candidates, and in one sentence which of them is kept."""
-    for candidate in found.candidates:
-        values = candidate.values
-        accuracy = f"k-NN {100 * values['knn']:.1f} %, " if "knn" in values else ""
-        recall, kept = f"view recall {100 * values['recall']:.1f} %", f"{100 * values['kept']:.0f} % of neighbours kept"
-        log(f"compared  {candidate.name}: {accuracy}{recall}, {kept}")
-    log(f"chosen    {found.sentence()}", "bold")

@@ -7,11 +7,9 @@ from typing import Any, Literal
 
 import tyro
 
+from glf.config.adc import AdcOptions
 from glf.config.base import above, at_least
 
-TScale = Literal["printed", "scale", "matched"]
-Reading = Literal["calibrated", "paper"]
-CovarianceKind = Literal["sphere", "batch", "running"]
 Optimizer = Literal["adamw", "sgd", "lars"]
 Precision = Literal["32-true", "64-true", "16-mixed", "bf16-mixed"]
 Stem = Literal["auto", "small", "standard"]
@@ -19,36 +17,8 @@ Labels = Literal["auto", "none"]
 Store = Literal["auto", "pack", "decode"]
 Strategy = Literal["auto", "ddp"]
 Colour = Literal["fused", "exact"]
-LpmAt = Literal["z", "h", "bank"]
 Train = Literal["tail", "norms", "all"]
 Norms = Literal["keep", "data"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdcOptions:
-    """Options of the constraints +dcm, +lpm and +adc (docs/equations.md). Their defaults are defined here only."""
-
-    nu: float = 0.3
-    """Weight of DCM."""
-    upsilon: float = 1.0
-    """Weight of LPM."""
-    rho: float = 5.0
-    """Degrees of freedom of the Student-t kernel, above 2."""
-    effective_dim: float = 8.0
-    """Effective dimension of the embeddings' kernels."""
-    prior_effective_dim: float = 16.0
-    """Effective dimension of the prior's kernel."""
-    ramp_epochs: float = 0.0
-    """Epochs over which the weight of DCM rises from zero to nu."""
-    t_scale: TScale = "printed"
-    """Scale matrix of the Student-t."""
-    reading: Reading = "calibrated"
-    """Our calibrated form of the paper's equations, or the equations as printed."""
-    covariance: CovarianceKind | None = None
-    """Covariance of the kernels; default: sphere when calibrated, batch as printed."""
-    lpm_at: LpmAt | None = None
-    """What LPM reads: z, among the images of the batch; a linear head on the backbone's features, among the batch (h);
-    or that head, among the prior's features of all images (bank). Default: z."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +77,7 @@ class PretrainConfig:
     """First and last momentum of the EMA teacher; default: the method's."""
     options: dict[str, float] = field(default_factory=dict)
     """Options of the method, by name: temperature 0.2."""
-    adc: AdcOptions = AdcOptions()
+    adc: AdcOptions = AdcOptions()  # noqa: RUF009 (frozen)
     """Options of the added constraint."""
     prior: str | None = None
     """Prior of LPM, the frozen reference encoder: pixels, timm:<model>, torchvision:<model>, run:<directory>,

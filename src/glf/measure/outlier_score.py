@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from glf.config.training import AdcOptions
+from glf.config.adc import AdcOptions
 from glf.constrain.adc.neighbours import NeighbourDistributions, entropy
 from glf.types import Embeddings
 

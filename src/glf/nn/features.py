@@ -157,6 +157,18 @@ def encode(
             yield features_of(images.pixels[indices[start : start + batch_size]])
 
 
+def encode_all(
+    encoder: nn.Module,
+    images: ImageSet,
+    indices: np.ndarray,
+    *,
+    size: int | None = None,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """Return the features of some images, on the CPU."""
+    return torch.from_numpy(np.concatenate(list(encode(encoder, images, indices=indices, size=size, device=device))))
+
+
 @contextmanager
 def encoding(
     encoder: nn.Module, *, size: int | None = None, device: torch.device | str = "cpu"

@@ -21,7 +21,7 @@ from glf.data.shards.loader import StreamSampler
 from glf.distributed import gather, rank, world_size
 from glf.measure.batch import NonFiniteTracker, embedding_statistics
 from glf.nn.backbone import Backbone
-from glf.nn.features import encode
+from glf.nn.features import encode_all
 from glf.nn.network import Network
 from glf.objective import Method, Objective, gradient_shares
 from glf.train import optim
@@ -157,8 +157,7 @@ class Pretraining(L.LightningModule):
 
     def features(self, images: ImageSet, indices: np.ndarray) -> Tensor:
         """The backbone's features of some images as they are, on the CPU."""
-        batches = encode(self.backbone, images, indices=indices, size=self.image_size, device=self.device)
-        return torch.from_numpy(np.concatenate(list(batches)))
+        return encode_all(self.backbone, images, indices, size=self.image_size, device=self.device)
 
     def compare_with_start(self, indices: np.ndarray, features: Tensor) -> dict[str, float]:
         """Values that compare the features of some images with those before training, for the online probe."""

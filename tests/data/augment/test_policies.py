@@ -53,7 +53,7 @@ def test_every_view_has_valid_ranges(name):
 
 
 def test_an_unknown_policy_suggests_the_nearest():
-    with pytest.raises(ValueError, match=r"'asymetric' - did you mean 'asymmetric'\?.*wmse, gentle, symmetric"):
+    with pytest.raises(ValueError, match=r"'asymetric' - did you mean 'asymmetric'\?.*wmse, gentle, mild, symmetric"):
         policy("asymetric")
 
 

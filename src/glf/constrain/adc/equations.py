@@ -28,8 +28,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from glf.config.adc import AdcOptions, CovarianceKind, LpmAt, Reading, TScale
 from glf.config.base import nearest
-from glf.config.training import AdcOptions, CovarianceKind, LpmAt, Reading, TScale
 from glf.constrain.adc.neighbours import NeighbourDistributions, entropy
 from glf.terms import Sum, Term
 from glf.types import Embeddings, Scalar

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from glf.config.training import TScale
+from glf.config.adc import TScale
 
 
 def squared_distances(z: Float[Tensor, "*view sample dim"]) -> Float[Tensor, "*view sample sample"]:

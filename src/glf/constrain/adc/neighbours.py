@@ -9,8 +9,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from glf.config.adc import AdcOptions, CovarianceKind, Reading, TScale
 from glf.config.base import nearest
-from glf.config.training import AdcOptions, CovarianceKind, Reading, TScale
 from glf.constrain.adc.blockwise import LOG_ZERO, Divergences, StudentKernel, divergences
 from glf.constrain.adc.kernels import log_gaussian, log_student, squared_distances, student_factor
 from glf.nn.memory import RunningCovariance, covariance_of

@@ -1,0 +1,36 @@
+"""Options of ADC and its two terms. Their defaults are defined here only."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+TScale = Literal["printed", "scale", "matched"]
+Reading = Literal["calibrated", "paper"]
+CovarianceKind = Literal["sphere", "batch", "running"]
+LpmAt = Literal["z", "h", "bank"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdcOptions:
+    """Options of the constraints +dcm, +lpm and +adc (docs/equations.md)."""
+
+    nu: float = 0.3
+    """Weight of DCM."""
+    upsilon: float = 1.0
+    """Weight of LPM."""
+    rho: float = 5.0
+    """Degrees of freedom of the Student-t kernel, above 2."""
+    effective_dim: float = 8.0
+    """Effective dimension of the embeddings' kernels."""
+    prior_effective_dim: float = 16.0
+    """Effective dimension of the prior's kernel."""
+    ramp_epochs: float = 0.0
+    """Epochs over which the weight of DCM rises from zero to nu."""
+    t_scale: TScale = "printed"
+    """Scale matrix of the Student-t."""
+    reading: Reading = "calibrated"
+    """Our calibrated form of the paper's equations, or the equations as printed."""
+    covariance: CovarianceKind | None = None
+    """Covariance of the kernels; default: sphere when calibrated, batch as printed."""
+    lpm_at: LpmAt | None = None
+    """What LPM reads: z, among the images of the batch; a linear head on the backbone's features, among the batch (h);
+    or that head, among the prior's features of all images (bank). Default: z."""
