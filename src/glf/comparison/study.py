@@ -11,7 +11,7 @@ import tyro
 
 from glf.config.base import from_dict, groups, nearest, to_dict
 from glf.config.evaluation import CompareConfig, EvaluateConfig
-from glf.config.training import PretrainConfig, ResolvedPretrainConfig, config_type, with_defaults
+from glf.config.training import AdaptConfig, PretrainConfig, ResolvedPretrainConfig, config_type, with_defaults
 from glf.data.augment import policies
 from glf.methods import parse
 from glf.recipes import apply_recipe
@@ -153,6 +153,8 @@ def _flags(kind: type[PretrainConfig] | type[EvaluateConfig], values: Settings) 
         always = name in ("method", "data", "seed") and value is not None
         is_default = value == (list(default) if isinstance(default, tuple) else default)
         if name in ("recipe", "run") or (is_default and not always) or value == {}:
+            continue
+        if name == "auto" and issubclass(kind, AdaptConfig):  # no option of glf adapt
             continue
         if name == "encoder":  # the one positional argument
             found.insert(0, str(value))
