@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from glf.nn.backbone import Backbone
-from glf.nn.cut import cut, default_tail, find_stages, norm_parameters, trainable
+from glf.nn.cut import cut, default_tail, find_stages, norm_parameters
 
 LAYERS = ["layer1", "layer2", "layer3", "layer4"]
 MODELS = {  # name: image size, stages
@@ -79,7 +79,7 @@ def test_training_the_tail_trains_these_parameters_of_the_model_and_no_others() 
     halves = cut(whole)
     halves.tail.requires_grad_(True)
     before = {name: p.detach().clone() for name, p in whole.named_parameters()}
-    optimizer = torch.optim.SGD(trainable(whole), lr=0.1)
+    optimizer = torch.optim.SGD([p for p in whole.parameters() if p.requires_grad], lr=0.1)
     x = torch.rand(4, 3, 16, 16)
     old = whole(x).detach()
     halves.tail(halves.trunk(x)).pow(2).mean().backward()

@@ -14,7 +14,6 @@ from glf.adaptation.choose import Comparison
 from glf.adaptation.resolve import FEW_IMAGES, ResolvedAdaptation
 from glf.device import torch_device
 from glf.measure.geometry import uniformity
-from glf.nn.cut import trainable
 from glf.nn.features import encode_all
 from glf.train.callbacks import RunLog
 from glf.train.inputs import ImageInputs
@@ -42,7 +41,7 @@ def announce(log: RunLog, resolved: ResolvedAdaptation, inputs: ImageInputs, enc
             "yellow",
         )
     everything = sum(p.numel() for p in encoder.backbone.parameters())
-    parameters = sum(p.numel() for p in trainable(encoder.backbone))
+    parameters = sum(p.numel() for p in encoder.backbone.parameters() if p.requires_grad)
     what = {"norms": "all normalisation layers", "all": "everything"}.get(config.train, "")
     if encoder.halves is not None:
         what = (

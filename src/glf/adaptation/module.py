@@ -151,8 +151,8 @@ class Adaptation(Pretraining):
     def set_weights(self, adapted: dict[str, Tensor], share: float) -> None:
         """Set the encoder to the average of the pretrained (share 0) and the adapted weights (share 1)."""
         for name, p in self._trained().items():
-            start = self.start[name].to(p)
-            p.copy_({0.0: start, 1.0: adapted[name]}.get(share, torch.lerp(start, adapted[name].to(p), share)))
+            start, end = self.start[name].to(p), adapted[name].to(p)
+            p.copy_(start if share == 0 else end if share == 1 else torch.lerp(start, end, share))
 
 
 def _format(x: Tensor) -> torch.memory_format:

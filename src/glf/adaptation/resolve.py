@@ -9,16 +9,17 @@ import torch
 from glf.adaptation.activations import VIEWS, activation_cache, free_disk, planned_views
 from glf.config.training import AdaptConfig, ResolvedAdaptConfig
 from glf.data.image_cache import cache_root
-from glf.data.images import ImageSet
+from glf.data.images import ImageSet, default_held_out
 from glf.data.source import Source
 from glf.data.sources import find_source
 from glf.device import accelerator
 from glf.distributed import launched_rank
 from glf.nn.backbone import Backbone, stem_kind
-from glf.nn.cut import cut, norm_parameters
+from glf.nn.cut import Halves, cut, norm_parameters
+from glf.nn.features import fingerprint
 from glf.nn.memory import Clusters
 from glf.nn.norms import batch_norms
-from glf.nn.pretrained import is_library_model, load_encoder
+from glf.nn.pretrained import is_library_model, load_encoder, resized
 from glf.rundir import read_config
 from glf.runfiles import ACTIVATIONS, CONFIG
 from glf.train.auto_config import CPU_SIDE, Choice, median_side
@@ -29,11 +30,8 @@ FEW_IMAGES = 100
 EPOCHS, MOST_IMAGES = 20, 400_000  # epochs, and images seen in all of them together
 CONVOLUTION_LR = (1e-3, "for a convolutional encoder")
 TRANSFORMER_LR = (1e-4, "for a transformer")
-RESIZABLE = (
-    "VisionTransformer",
-    "VisionTransformerDistilled",
-    "Eva",
-)  # timm's, whose position embeddings are resampled
+# Transformers of timm whose position embeddings can be resampled
+RESIZABLE = ("VisionTransformer", "VisionTransformerDistilled", "Eva")
 BATCH, BATCHES = 256, 4  # batch size, and batches of an epoch if there are fewer images
 
 
@@ -41,8 +39,15 @@ class ResolvedAdaptation(NamedTuple):
     """Everything about an adaptation that is known before an image is decoded."""
 
     run: Resolved
-    config: ResolvedAdaptConfig  # that of the run
     encoder: Backbone  # pretrained, at the image size of the run
+    key: str  # fingerprint of the encoder as it is before anything is changed
+    halves: Halves | None  # its trunk and tail, if only the tail is trained
+
+    @property
+    def config(self) -> ResolvedAdaptConfig:
+        """The config of the run."""
+        assert isinstance(self.run.config, ResolvedAdaptConfig)
+        return self.run.config
 
 
 def resolve_adaptation(config: AdaptConfig) -> ResolvedAdaptation:
@@ -50,7 +55,7 @@ def resolve_adaptation(config: AdaptConfig) -> ResolvedAdaptation:
     config = name_encoder(config)
     config = replace(config, out=config.out or default_directory(config))
     check_options(config)
-    choices, source = list[Choice](), None
+    choices, source, encoder = list[Choice](), None, None
     if not config.resume:
         encoder = load_encoder(config.encoder, weights=config.weights, download=config.download)
         source = find_source(config.data, "train", root=config.root, download=config.download)
@@ -58,11 +63,11 @@ def resolve_adaptation(config: AdaptConfig) -> ResolvedAdaptation:
     run = resolve(replace(config, auto=False))
     resolved = run.config
     assert isinstance(resolved, ResolvedAdaptConfig)
-    encoder = load_encoder(
-        resolved.encoder, weights=resolved.weights, size=resolved.image_size, download=config.download
-    )
-    check_trained(encoder, resolved)
-    return ResolvedAdaptation(run._replace(choices=choices, source=source), resolved, encoder)
+    if encoder is None:
+        encoder = load_encoder(resolved.encoder, weights=resolved.weights, download=config.download)
+    encoder = resized(encoder, resolved.image_size)
+    halves = cut_trained(encoder, resolved)
+    return ResolvedAdaptation(run._replace(choices=choices, source=source), encoder, fingerprint(encoder), halves)
 
 
 def check_options(config: AdaptConfig) -> None:
@@ -76,14 +81,13 @@ def check_options(config: AdaptConfig) -> None:
         raise ValueError("--l2sp does not work with --precision 16-mixed: use bf16-mixed")
 
 
-def check_trained(encoder: Backbone, config: ResolvedAdaptConfig) -> None:
-    """Refuse what the encoder does not have, before anything slow happens and before a run is overwritten."""
+def cut_trained(encoder: Backbone, config: ResolvedAdaptConfig) -> Halves | None:
+    """Cut off what is trained; refuse what the encoder does not have, before anything slow and before an overwrite."""
     if config.norms == "data" and not batch_norms(encoder):
         raise ValueError(f"{encoder.name} has no batch normalisation: drop --norms data")
     if config.train == "norms" and not norm_parameters(encoder):
         raise ValueError(f"{encoder.name} has no normalisation layers with parameters: use --train tail or all")
-    if config.train == "tail":
-        cut(encoder, config.tail)
+    return cut(encoder, config.tail) if config.train == "tail" else None
 
 
 def default_directory(config: AdaptConfig) -> Path:
@@ -102,19 +106,18 @@ def with_views(resolved: ResolvedAdaptation, images: ImageSet) -> ResolvedAdapta
         assert isinstance(saved, ResolvedAdaptConfig)
         views, why = saved.views or 0, ""
     else:
-        views, why = plan_views(run, config, resolved.encoder, images)
+        views, why = plan_views(resolved, images)
     choices = [*run.choices, Choice("views", views, why)] if config.views is None else run.choices
-    config = replace(config, views=views)
-    return resolved._replace(run=run._replace(config=config, choices=choices), config=config)
+    return resolved._replace(run=run._replace(config=replace(config, views=views), choices=choices))
 
 
-def plan_views(run: Resolved, config: ResolvedAdaptConfig, encoder: Backbone, images: ImageSet) -> tuple[int, str]:
+def plan_views(resolved: ResolvedAdaptation, images: ImageSet) -> tuple[int, str]:
     """Number of cached views of each image, 0 for a trunk that runs in every epoch, and why."""
+    run, config, encoder, halves = resolved.run, resolved.config, resolved.encoder, resolved.halves
     if config.dry_run:
         return 0, "a dry run caches nothing"
-    if config.train != "tail":
+    if halves is None:
         return 0, f"--train {config.train} has no frozen trunk"
-    halves = cut(encoder, config.tail)
     if len({view.side for view in run.policy}) > 1:
         return 0, f"the policy {config.augment} has views of several sizes: the trunk runs in every epoch"
     if "maps" in run.objective.needs or any(isinstance(m, Clusters) for m in run.objective.modules()):
@@ -169,7 +172,7 @@ def automatic(config: AdaptConfig, encoder: Backbone, source: Source) -> tuple[A
     count = min(len(source), config.max_images or len(source))
     held_out = config.val_images
     if held_out is None:
-        held_out = min(count // 10, 5_000)
+        held_out = default_held_out(count)
     train = count - held_out
     batch = min(BATCH, 2 ** max(1, (train // BATCHES).bit_length() - 1))
     epochs = max(1, min(EPOCHS, MOST_IMAGES // max(1, train)))

@@ -23,9 +23,8 @@ from glf.data.image_cache import cache_root
 from glf.data.images import stratified_sample
 from glf.device import seed_everything, torch_device
 from glf.malloc import retain_freed_memory
-from glf.nn.backbone import Backbone
-from glf.nn.cut import cut, norm_parameters
-from glf.nn.features import encode_all, fingerprint
+from glf.nn.cut import norm_parameters
+from glf.nn.features import encode_all
 from glf.nn.network import Network
 from glf.nn.norms import estimate_statistics
 from glf.nn.pretrained import load_encoder
@@ -59,7 +58,7 @@ def adapt(config: AdaptConfig, console: Console | None = None, callbacks: Sequen
         inputs.fill_bank(resolved.run.objective)
         encoder = encoder._replace(activations=compute_activations(resolved, inputs, encoder))
         module = build(resolved, inputs, encoder)
-        same = SameEncoder(fingerprint(load_start(resolved)))
+        same = SameEncoder(resolved.key)
         trained = fit(resolved.run, inputs, module, out, log, [same, *callbacks], bank_size=REFERENCE_IMAGES)
         if out is None:
             log("dry run: trained two steps, wrote nothing")
@@ -73,18 +72,10 @@ def adapt(config: AdaptConfig, console: Console | None = None, callbacks: Sequen
 
 def check_images(resolved: ResolvedAdaptation, inputs: ImageInputs) -> None:
     """Refuse images that the encoder or the method cannot use."""
-    channels, method = resolved.encoder.channels, resolved.run.method
+    channels = resolved.encoder.channels
     if inputs.images.channels > channels:
         raise ValueError(f"{inputs.images.name} is in colour, and {resolved.config.encoder} takes {channels} channel")
-    if "target" in resolved.run.objective.needs and not inputs.labelled:
-        raise ValueError(f"{method.title} needs labels, and {inputs.images.name} has none")
-
-
-def load_start(resolved: ResolvedAdaptation) -> Backbone:
-    """The pretrained encoder as it is before anything is changed."""
-    config = resolved.config
-    size = config.image_size
-    return load_encoder(config.encoder, weights=config.weights, size=size, download=config.download)
+    inputs.check_labels(resolved.run)
 
 
 class SameEncoder(L.Callback):
@@ -103,13 +94,14 @@ class SameEncoder(L.Callback):
 
 def prepare(resolved: ResolvedAdaptation, inputs: ImageInputs) -> Encoder:
     """Freeze what is not trained; estimate the statistics of batch normalisation if the config says so."""
-    config, backbone = resolved.config, resolved.encoder
-    backbone.to(torch_device(config.device)).requires_grad_(False)
+    config, backbone, halves = resolved.config, resolved.encoder, resolved.halves
+    device = torch_device(config.device)
+    backbone.to(device).requires_grad_(False)
     if config.norms == "data":
-        estimate_statistics(backbone, inputs.images, inputs.train, device=torch_device(config.device))
-    if config.train == "tail":
-        halves = cut(backbone, config.tail)
-        halves.tail.requires_grad_(True)
+        estimate_statistics(backbone, inputs.images, inputs.train, device=device)
+    if halves is not None:
+        halves.trunk.to(device)
+        halves.tail.to(device).requires_grad_(True)
         return Encoder(backbone, halves)
     for p in norm_parameters(backbone) if config.train == "norms" else backbone.parameters():
         p.requires_grad_(True)
@@ -195,7 +187,9 @@ def choose(resolved: ResolvedAdaptation, inputs: ImageInputs, module: Adaptation
     original = frozen = None
     module.to(torch_device(config.device)).eval()
     if config.norms == "data":  # the network before training already differed from the frozen encoder
-        original = load_start(resolved)
+        original = load_encoder(
+            config.encoder, weights=config.weights, size=config.image_size, download=config.download
+        )
         frozen = Features(
             partial(encode_all, original, inputs.images, device=module.device, size=original.image_size),
             partial(module.live_view_features, original, inputs.images),

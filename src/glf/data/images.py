@@ -230,6 +230,11 @@ def statistics(images: ImageSet, sample: int = 2_000) -> tuple[tuple[float, ...]
     return tuple(means), tuple(deviations)
 
 
+def default_held_out(count: int) -> int:
+    """Number of images held out of training, if none is given: a tenth, at most 5,000."""
+    return min(count // 10, 5_000)
+
+
 def split_held_out(images: ImageSet, config: PretrainConfig) -> tuple[np.ndarray, np.ndarray]:
     """Return the indices of training images and of those held out for the probe: fixed by the seed, stratified."""
     indices = np.arange(len(images))
@@ -237,6 +242,6 @@ def split_held_out(images: ImageSet, config: PretrainConfig) -> tuple[np.ndarray
         indices = stratified_sample(images.targets, config.max_images, config.seed)
     count = config.val_images
     if count is None:
-        count = min(len(indices) // 10, 5_000) if images.labelled else 0
+        count = default_held_out(len(indices)) if images.labelled else 0
     val = indices[stratified_sample(images.targets[indices], count, config.seed + 1)]
     return np.setdiff1d(indices, val), val

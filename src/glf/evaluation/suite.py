@@ -14,6 +14,7 @@ from torch import nn
 
 from glf.config.base import to_dict
 from glf.config.evaluation import EvaluateConfig, Suite
+from glf.config.training import AdaptConfig
 from glf.device import torch_device
 from glf.evaluation.artifacts import write_artifacts
 from glf.evaluation.context import EvalContext, EvalTarget, Metric, load_target
@@ -85,6 +86,8 @@ def run_evaluation(config: EvaluateConfig, out: Path, console: Console) -> dict[
             before, encoder = target.before_training(config.download)
             encoders[before] = (encoder, target)
         except (ValueError, OSError) as error:  # the frozen encoder of an adapted run may be gone
+            if not isinstance(target.pretraining, AdaptConfig):
+                raise
             say(console, f"without the frozen encoder: {error}")
     encoders["trained"] = (target.backbone, target)
     encoders |= {other.name: (other.backbone, other) for other in others}

@@ -175,8 +175,3 @@ def _check(backbone: Backbone, halves: Halves) -> None:
 
 def _size(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
-
-
-def trainable(model: nn.Module) -> list[Any]:
-    """The parameters that training changes."""
-    return [p for p in model.parameters() if p.requires_grad]

@@ -42,7 +42,7 @@ def pretrained(name: str, *, weights: Path | None = None, size: int | None = Non
         load_weights(backbone.body, published.file, by_order=weights is None)
     else:
         backbone.body = _loaded(library, model, published.file)
-    return _resized(backbone, size)
+    return resized(backbone, size)
 
 
 def load_encoder(
@@ -51,7 +51,7 @@ def load_encoder(
     """Load ``timm:<model>``, ``torchvision:<model>`` or ``run:<directory>``, for images of ``size`` or its own size."""
     if is_library_model(spec):
         return pretrained(spec, weights=weights, size=size, download=download)
-    return _resized(load_backbone(_run_directory(spec)), size)
+    return resized(load_backbone(_run_directory(spec)), size)
 
 
 def check_encoder(spec: str, *, weights: Path | None = None, download: bool = False) -> None:
@@ -69,7 +69,8 @@ def _run_directory(spec: str) -> Path:
     return Path(path)
 
 
-def _resized(backbone: Backbone, size: int | None) -> Backbone:
+def resized(backbone: Backbone, size: int | None) -> Backbone:
+    """The same backbone, set to images of another size."""
     if size is not None and size != backbone.image_size:
         body: Any = backbone.body
         if hasattr(body, "set_input_size"):  # a transformer resamples its position embeddings

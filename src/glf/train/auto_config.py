@@ -11,6 +11,7 @@ import torch
 
 from glf.config.training import PretrainConfig, fill_unset
 from glf.data.decode import SMALL, header_size
+from glf.data.images import default_held_out
 from glf.data.source import Source
 from glf.device import accelerator, cores, memory
 from glf.nn.backbone import create_body
@@ -59,7 +60,7 @@ def inspect_data(config: PretrainConfig, source: Source) -> DataFacts:
     count = min(len(source), config.max_images or len(source))
     held_out = config.val_images
     if held_out is None:
-        held_out = min(count // 10, 5_000) if source.classes and config.labels == "auto" else 0
+        held_out = default_held_out(count) if source.classes and config.labels == "auto" else 0
     device = accelerator(config.device)
     return DataFacts(count - held_out, median_side(source), device, cores(), memory(device))
 

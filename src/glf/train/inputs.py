@@ -49,6 +49,11 @@ class Inputs(ABC):
     def compute_prior(self, say: Callable[[str], None]) -> None:
         """Compute the prior's features of all images, or load them from the cache."""
 
+    def check_labels(self, run: Resolved) -> None:
+        """Refuse a method that needs labels, if there are none."""
+        if "target" in self.needs and not self.labelled:
+            raise ValueError(f"{run.method.title} needs labels, and {self.config.data} has none")
+
     def fill_bank(self, objective: Objective) -> None:
         """Give the objective the prior's features of all images, if a term compares with a bank of them."""
         return

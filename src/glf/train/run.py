@@ -66,8 +66,7 @@ def build(run: Resolved, inputs: Inputs, log: RunLog) -> Pretraining:
     config, objective = run.config, run.objective
     image_size = config.image_size or crop_size(inputs.images)
     backbone = build_backbone(inputs.images, image_size, config, inputs.statistics)
-    if "target" in objective.needs and not inputs.labelled:
-        raise ValueError(f"{run.method.title} needs labels, and {config.data} has none")
+    inputs.check_labels(run)
     inputs.compute_prior(log)
     inputs.fill_bank(objective)
     seed_everything(config.seed)
