@@ -21,7 +21,7 @@ import torch
 from glf.config.training import ResolvedPretrainConfig
 from glf.data import sources
 from glf.data.images import split_held_out
-from glf.evaluation.probes import linear_probe
+from glf.evaluation.classifiers import linear_probe
 from glf.measure.knn import knn_predict
 from glf.nn.features import encode
 from glf.nn.weights import load_backbone

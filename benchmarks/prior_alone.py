@@ -19,7 +19,8 @@ import torch
 from glf.data import sources
 from glf.data.image_cache import cache_root
 from glf.data.images import stratified_sample
-from glf.evaluation.probes import hits, linear_probe
+from glf.evaluation.classifiers import linear_probe
+from glf.evaluation.probes import hits
 from glf.measure.knn import knn_predict
 from glf.nn.features import extract
 from glf.nn.pretrained import pretrained

@@ -4,9 +4,7 @@ Links in the repository's pages are relative paths, so that they work wherever i
 of the site; a link to anything else (folders, scripts) becomes plain code. Browsers render MathML without a script.
 """
 
-import ast
 import html
-import inspect
 import posixpath
 import re
 from dataclasses import MISSING, fields
@@ -21,6 +19,7 @@ from mkdocs.structure.pages import Page
 import glf
 from glf.commands import COMMANDS, Command
 from glf.config.base import groups
+from glf.config.help_groups import option_docs
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/RESULTS.md", "benchmarks/SPEED.md")
@@ -67,26 +66,20 @@ def command_section(command: Command) -> str:
     )
 
 
-def options(config: type[Any]) -> dict[str, str]:
-    """Options of a config with their defaults, and their descriptions; those of a group are among the others.
+def options(config: type[Any], start: Any = None) -> dict[str, str]:
+    """Options of a config with their defaults, or those of ``start``, and their descriptions; nested ones too.
 
     >>> from glf.config.evaluation import DoctorConfig
     >>> options(DoctorConfig)
     {'run': 'Run directory.'}
     """
-    texts: dict[str, str] = {}
-    for kind in reversed(config.__mro__[:-1]):
-        (body,) = ast.parse(inspect.getsource(kind)).body
-        assert isinstance(body, ast.ClassDef)
-        for field, text in zip(body.body, body.body[1:], strict=False):
-            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-                texts[ast.unparse(field.target)] = " ".join(ast.literal_eval(text.value).split())
-    found: dict[str, str] = {}
+    texts, nested, found = option_docs(config), groups(config), dict[str, str]()
     for field in fields(config):
-        if field.name in groups(config):
-            found |= options(groups(config)[field.name])
+        if field.name in nested:
+            found |= options(type(nested[field.name]), nested[field.name])
         else:
-            default = "" if field.default is MISSING or field.default is None else f"={_shown(field.default)}"
+            value = field.default if start is None else getattr(start, field.name)
+            default = "" if value is MISSING or value is None else f"={_shown(value)}"
             found[field.name + default] = html.escape(texts[field.name], quote=False).replace("|", "&#124;")
     return found
 

@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,9 @@ import pytest
 import forked
 from glf.cli import main, parse_config
 from glf.commands import COMMANDS
+from glf.config.adc import AdcOptions
+from glf.config.help_groups import ADAPT_GROUPS, PRETRAIN_GROUPS, Group
+from glf.config.training import PretrainConfig
 from glf.methods import METHODS
 
 GLF = [sys.executable, "-c", "from glf.cli import main; main()"]
@@ -65,12 +69,45 @@ def test_the_list_of_commands_is_complete_and_has_no_examples(capsys: pytest.Cap
     assert "Examples" not in shown
 
 
+@pytest.mark.parametrize(("command", "groups"), [("pretrain", PRETRAIN_GROUPS), ("adapt", ADAPT_GROUPS)])
+def test_every_option_is_in_one_group_with_a_purpose(
+    command: str, groups: dict[str, Group], capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = COMMANDS[command].config
+    suppressed = {one.name for one in fields(config) if "Suppress" in str(one.type)}
+    grouped = [name for _, names in groups.values() for name in names]
+    assert len(grouped) == len(set(grouped))
+    assert set(grouped) | suppressed == {one.name for one in fields(config)}
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    shown = capsys.readouterr().out
+    places = [shown.index(f" {title} options ") for title in groups]
+    assert places == sorted(places)
+    for purpose, names in groups.values():
+        assert purpose in shown
+        hidden = {"adc", "encoder"} | suppressed  # adc is a group itself, and the encoder has no flag
+        assert all(f"--{name.replace('_', '-')} " in shown.replace(",", " ") for name in names if name not in hidden)
+    assert "None" not in shown, "not given is not a value"
+
+
+def test_options_of_groups_end_in_one_config() -> None:
+    arguments = ["--data", "x", "--nu", "3", "--projector", "8", "4", "--options", "temperature", "0.2", "--no-auto"]
+    options = {"temperature": 0.2}
+    expected = PretrainConfig(data="x", adc=AdcOptions(nu=3), projector=(8, 4), options=options, auto=False)
+    assert parse_config("pretrain", arguments) == expected
+    found = parse_config("evaluate", ["runs/a", "--fractions", "0.5", "--detect-size", "64"])
+    assert (found.run, found.finetune.fractions, found.detect.detect_size) == (Path("runs/a"), (0.5,), 64)
+    assert parse_config("adapt", ["timm:resnet18"]).encoder == "timm:resnet18"
+
+
 def test_without_a_command_the_list_of_commands_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([])
     assert ended.value.code == 0
     shown = capsys.readouterr().out
     assert all(command in shown for command in COMMANDS)
+    steps = re.findall(r"^  (\d)\. glf (\w+)", shown, re.MULTILINE)
+    assert steps == [("1", "adapt"), ("2", "evaluate"), ("3", "report"), ("4", "export")]
 
 
 def test_methods_shows_both_parts_and_the_paper_of_every_row() -> None:

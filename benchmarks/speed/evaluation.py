@@ -6,7 +6,7 @@ from torch import nn
 
 from glf.data.arrays import array_key
 from glf.data.images import ImageSet
-from glf.evaluation.probes import linear_probe
+from glf.evaluation.classifiers import linear_probe
 from glf.malloc import retain_freed_memory
 from glf.measure.knn import knn_predict, weighted_knn_predict
 from glf.nn.backbone import Backbone

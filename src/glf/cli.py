@@ -4,6 +4,7 @@ import io
 import os
 import signal
 import sys
+from functools import partial
 from typing import Annotated, Any, Union
 
 import tyro
@@ -11,10 +12,18 @@ from rich.console import Console
 from rich.markup import escape
 
 from glf.commands import COMMANDS
+from glf.config.help_groups import parse
 from glf.files import printable
 from glf.health.examine import UnhealthyRunError
 
 INTERRUPTED = "interrupted; continue a run with --resume from its last checkpoint, a comparison with the same command"
+PATH = """Self-supervised image representations: an aligning part plus a constraining part.
+
+From a folder of photos to a better encoder:
+  1. glf adapt --data photos/ --out runs/a     start from pretrained weights; glf pretrain starts from nothing
+  2. glf evaluate runs/a                       how good it is, next to pixels and the encoder before
+  3. glf report runs/a                         one HTML page about it
+  4. glf export runs/a --format timm           load it elsewhere; also onnx and torchvision"""
 OPTIONS = (tyro.conf.OmitArgPrefixes, tyro.conf.PositionalRequiredArgs)
 
 
@@ -48,11 +57,11 @@ def parse_config(name: str, arguments: list[str]) -> Any:
     """Return the config of a command; anything but the name of a command is answered with the list of commands."""
     if name in COMMANDS:
         command = COMMANDS[name]
-        return tyro.cli(command.config, prog=f"glf {name}", description=command.help, args=arguments, config=OPTIONS)
+        read = partial(tyro.cli, prog=f"glf {name}", description=command.help, args=arguments, config=OPTIONS)
+        return parse(command.config, read)
     commands = [Annotated[c.config, tyro.conf.subcommand(c.name, description=c.summary)] for c in COMMANDS.values()]
     every_config: Any = Union[tuple(commands)]  # noqa: UP007
-    description = "Self-supervised image representations: an aligning part plus a constraining part."
-    return tyro.cli(every_config, prog="glf", description=description, args=[name, *arguments], config=OPTIONS)
+    return tyro.cli(every_config, prog="glf", description=PATH, args=[name, *arguments], config=OPTIONS)
 
 
 def _fail(message: str, code: int, every_rank: bool = False) -> None:

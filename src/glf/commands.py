@@ -100,7 +100,7 @@ def configured(config: Callable[..., C], options: Mapping[str, Any]) -> C:
     for group, members in groups(config).items():
         own = {field.name: values.pop(field.name) for field in fields(members) if field.name in values}
         if own:
-            values[group] = {**to_dict(values.get(group, members())), **own}
+            values[group] = {**to_dict(values.get(group, members)), **own}
     return from_dict(config, values)
 
 

@@ -32,7 +32,7 @@ def test_the_other_commands_take_an_adapted_run(
     rows = json.loads((run / "result.json").read_text())["evaluation"]["rows"]
     assert {"pixels", "frozen", "trained"} <= rows.keys()
     assert "untrained" not in rows, "its network before training is the frozen encoder"
-    assert {"knn", "shots1", "shots10"} <= rows["trained"].keys()
+    assert {"knn", "nearest1", "logistic10"} <= rows["trained"].keys()
     glf(capsys, "evaluate", first, "--suite", "knn", "fewshot", "geometry", "--device", "cpu", "--no-references")
     alone = json.loads((first / "result.json").read_text())["evaluation"]["rows"]["trained"]
     assert {name: rows["frozen"][name] for name in alone} == alone

@@ -8,7 +8,7 @@ import pytest
 SCRIPT = """
 import resource, sys
 import torch
-from glf.evaluation.probes import linear_probe, logistic_probe
+from glf.evaluation.classifiers import linear_probe, logistic_probe
 from glf.measure.knn import knn_predict, weighted_knn_predict
 
 generator = torch.Generator().manual_seed(0)

@@ -1,24 +1,18 @@
 """Probes: the linear probe against a loop over torch's SGD, the logistic probe against its objective in float64."""
 
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glf.config.evaluation import SHOT_DRAWS, SHOTS, EvaluateConfig
-from glf.config.training import ResolvedPretrainConfig
 from glf.data.sources import load_images
 from glf.evaluation import probes
-from glf.evaluation.context import EvalContext, EvalTarget
-from glf.evaluation.probes import linear_probe, logistic_probe
-from glf.nn.backbone import Backbone
+from glf.evaluation.classifiers import linear_probe, logistic_probe
+from glf.evaluation.context import EvalContext
 
 
 def features(count: int) -> tuple[Tensor, Tensor]:
@@ -140,35 +134,6 @@ def test_hits_are_labels_among_the_predictions() -> None:
     assert probes.hits(predicted[:, 0], torch.tensor([0, 1, 0])).tolist() == [True, False, True]
 
 
-@pytest.fixture
-def pixels(tmp_path: Path, console: Console) -> Callable[..., EvalContext]:
-    """Make a context of real pixels with 2,000 training and 500 test images; a fraction of the labels is random."""
-    images = load_images("fashion-mini")
-
-    def make(random_labels: float = 0.0, **settings: Any) -> EvalContext:
-        train, random = images.select(np.arange(2000)), np.random.default_rng(0)
-        targets = np.where(random.random(2000) < random_labels, random.integers(0, 10, 2000), train.targets)
-        target = EvalTarget(
-            name="pixels",
-            backbone=Backbone("small_resnet", channels=1, image_size=28),
-            pretraining=ResolvedPretrainConfig(),
-            train=replace(train, targets=targets),
-            test=images.select(np.arange(2000, 2500)),
-            split="test",
-        )
-        return EvalContext(
-            name="pixels",
-            encoder=nn.Sequential(nn.AvgPool2d(2), nn.Flatten()),
-            target=target,
-            device="cpu",
-            config=EvaluateConfig(run=Path(), **settings),
-            out=tmp_path,
-            console=console,
-        )
-
-    return make
-
-
 def test_with_many_classes_top_5_is_reported_too(
     pixels: Callable[..., EvalContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,42 +172,3 @@ def test_settings_are_chosen_on_a_tenth_of_train(
     assert found.value == pytest.approx(alone[best], abs=1e-4)
     assert found.value > alone[0] + 0.02, "the smallest learns next to nothing"
     assert "best of 3 on a tenth of train" in found.protocol
-
-
-def test_few_labels_equal_a_loop_over_draws_and_classes(pixels: Callable[..., EvalContext]) -> None:
-    context = pixels(seed=3)
-    found = probes.fewshot(context)
-    assert list(found) == [f"shots{shots}" for shots in SHOTS]
-    labels = context.train_labels.numpy()
-    train, test = (x.double() / x.double().norm(dim=1, keepdim=True) for x in (context.train, context.test))
-    shots = SHOTS[1]
-    accuracies = []
-    for draw in range(SHOT_DRAWS):
-        rows = probes.draw_shots(labels, shots, 3 + draw)
-        assert np.bincount(labels[rows]).tolist() == [shots] * 10
-        means = torch.stack([train[rows[labels[rows] == c]].mean(0) for c in range(10)])
-        cosines = test @ means.T / means.norm(dim=1)
-        accuracies.append(float((cosines.argmax(1) == context.test_labels).double().mean()))
-    metric = found[f"shots{shots}"]
-    assert metric.value == pytest.approx(np.mean(accuracies), abs=2e-3)  # near ties depend on rounding
-    assert metric.details["spread"] == pytest.approx(np.std(accuracies, ddof=1), abs=2e-3)
-    assert metric.protocol == f"{shots} labels per class (nearest class mean, {SHOT_DRAWS} draws)"
-    assert found["shots1"].protocol.startswith("1 label per class")
-    values = [metric.value for metric in found.values()]
-    assert values == sorted(values), "more labels, better"
-    assert values[0] > 0.2
-
-
-def test_draws_of_few_labels_differ_and_can_be_repeated() -> None:
-    labels = np.repeat([0, 1, 2], [50, 50, 2])
-    one, again, other = (probes.draw_shots(labels, 5, seed) for seed in (0, 0, 1))
-    assert np.array_equal(one, again)
-    assert not np.array_equal(one, other)
-    assert np.bincount(labels[one]).tolist() == [5, 5, 2], "as many as there are"
-    assert len(set(one)) == len(one)
-
-
-def test_a_class_without_labelled_images_is_not_predicted() -> None:
-    train, labels = torch.eye(3), torch.tensor([0, 0, 2])
-    assert set(probes.nearest_class_mean(train, labels, -torch.eye(3), 4).tolist()) <= {0, 2}
-    assert probes.nearest_class_mean(train, labels, torch.eye(3), 4).tolist() == [0, 0, 2]

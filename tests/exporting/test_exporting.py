@@ -18,7 +18,7 @@ from glf.config.inference import ExportConfig, Format
 from glf.config.training import PretrainConfig
 from glf.data.batches import to_tensor
 from glf.data.sources import load_images
-from glf.evaluation.probes import linear_probe
+from glf.evaluation.classifiers import linear_probe
 from glf.exporting.formats import EXPORTERS
 from glf.exporting.loading_code import WEIGHTS, safetensors_code
 from glf.exporting.write import Exported, check_export, export

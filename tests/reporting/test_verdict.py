@@ -30,7 +30,7 @@ def changed_run(path: Path, values: dict[str, tuple[float, float, float] | None]
 
 def test_better_than_both_baselines_is_green(tmp_path: Path) -> None:
     found = run_verdict(changed_run(tmp_path / "a", {}))
-    assert found == ("good", "healthy", {"knn5": {"pixels": "above", "untrained": "above"}})
+    assert found == ("good", "healthy", {"knn5": {"pixels": "above", "untrained": "above"}}, ())
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_not_significantly_better_than_both_baselines_is_neutral(
     values: dict[str, Any], standing: dict[str, str], tmp_path: Path
 ) -> None:
     found = run_verdict(changed_run(tmp_path / "a", values))
-    assert found == ("fair", "healthy", {"knn5": standing})
+    assert found == ("fair", "healthy", {"knn5": standing}, ())
 
 
 def test_the_page_is_not_green_for_a_run_that_is_level_with_raw_pixels(tmp_path: Path) -> None:
@@ -58,11 +58,44 @@ def test_the_page_is_not_green_for_a_run_that_is_level_with_raw_pixels(tmp_path:
     assert "not significantly different from raw pixels (61.0 %)" in text
 
 
+def further_accuracies(path: Path, key: str, values: dict[str, tuple[float, float, float]]) -> Run:
+    """A sample run with one more accuracy (value, low, high) of each encoder."""
+    evaluation = read_result(changed_run(path, {}).path)["evaluation"]
+    evaluation["protocols"][key] = f"protocol of {key}"
+    evaluation["percent"].append(key)
+    for encoder, found in values.items():
+        evaluation["rows"][encoder][key] = found[0]
+        evaluation["details"][encoder][key] = {"interval": found[1:]}
+    update_result(path, evaluation=evaluation)
+    return Run(path, read_result(path))
+
+
+@pytest.mark.parametrize(
+    ("key", "pixels", "mood", "below"),
+    [
+        ("linear", (0.6, 0.58, 0.62), "good", ()),
+        ("linear", (0.69, 0.67, 0.71), "fair", ()),  # level, and among the first two
+        ("nearest10", (0.69, 0.67, 0.71), "good", ()),  # level, further down
+        ("nearest10", (0.8, 0.78, 0.82), "fair", ("protocol of nearest10: pixels",)),
+    ],
+)
+def test_every_accuracy_counts(
+    key: str, pixels: tuple[float, float, float], mood: str, below: tuple[str, ...], tmp_path: Path
+) -> None:
+    values = {"pixels": pixels, "untrained": (0.5, 0.48, 0.52), "trained": (0.7, 0.68, 0.72)}
+    found = run_verdict(further_accuracies(tmp_path / "a", key, values))
+    assert (found.mood, found.below) == (mood, below)
+    write_report(tmp_path / "a", tmp_path / "page.html")
+    text = " ".join((tmp_path / "page.html").read_text().split())
+    assert ("Below a reference: protocol of nearest10: pixels." in text) == bool(below)
+    assert ("To try next: more epochs" in text) == (mood == "fair")
+
+
 def test_problems_are_red_and_unexamined_runs_are_neutral(tmp_path: Path) -> None:
     run = changed_run(tmp_path / "a", {})
     assert run_verdict(Run(run.path, {**run.content, "doctor": [FINDING]}))[:2] == ("bad", "unhealthy")
     assert run_verdict(Run(run.path, {**run.content, "doctor": None}))[:2] == ("fair", "not examined")
-    assert run_verdict(Run(run.path, {**run.content, "evaluation": {}})) == ("fair", "healthy", {})
+    assert run_verdict(Run(run.path, {**run.content, "evaluation": {}})) == ("fair", "healthy", {}, ())
 
 
 def adapted_run(path: Path, *arguments: Any, **changed: Any) -> Run:
@@ -71,10 +104,10 @@ def adapted_run(path: Path, *arguments: Any, **changed: Any) -> Run:
 
 def test_the_frozen_encoder_is_the_baseline_of_an_adapted_run(tmp_path: Path) -> None:
     run = adapted_run(tmp_path / "a")
-    assert run_verdict(run) == ("good", "healthy", {"knn5": {"pixels": "above", "frozen": "above"}})
+    assert run_verdict(run) == ("good", "healthy", {"knn5": {"pixels": "above", "frozen": "above"}}, ())
     level = run.content["evaluation"]
     level["rows"]["frozen"]["knn5"], level["details"]["frozen"]["knn5"]["interval"] = 0.61, [0.585, 0.635]
-    assert run_verdict(run) == ("fair", "healthy", {"knn5": {"pixels": "above", "frozen": "level"}})
+    assert run_verdict(run) == ("fair", "healthy", {"knn5": {"pixels": "above", "frozen": "level"}}, ())
     without = {**run.content, "adaptation": {}}  # of glf evaluate --out elsewhere
     assert run_verdict(Run(run.path, without)).mood == "fair"
     assert run_verdict(Run(run.path, {**run.content, "doctor": [FINDING]})).mood == "bad"

@@ -19,6 +19,7 @@ from glf.rundir import read_config
 from glf.train.auto_config import (
     DataFacts,
     activation_bytes,
+    adapt_hint,
     backbone_for,
     batch_size,
     epochs,
@@ -67,6 +68,18 @@ def test_activations_are_counted_on_the_network_itself() -> None:
     small, large = (activation_bytes("small_resnet", size, config) for size in (64, 128))
     assert 3.5 < large / small < 4.5  # four times the cells
     assert small > 4 * 32 * 32 * 32  # the stem's map at least, in float32
+
+
+def test_adapting_is_recommended_where_it_is_the_better_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    there: set[str] = set()
+    monkeypatch.setattr("glf.train.auto_config.on_this_machine", lambda name: name in there)
+    config = PretrainConfig(data="my photos")
+    assert adapt_hint(config, CPU) is None, "no pretrained weights on this machine"
+    there.add("resnet50.a1_in1k")
+    for facts in (CPU, CPU._replace(images=10**6), GPU):
+        assert "glf adapt timm:resnet50.a1_in1k --data 'my photos'" in (adapt_hint(config, facts) or "")
+    assert adapt_hint(config, GPU._replace(images=10**6)) is None, "a GPU, and many images"
+    assert adapt_hint(replace(config, weights=Path("mine.pth")), CPU) is None, "it starts from weights already"
 
 
 def test_the_prior_is_never_fetched_silently(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,7 +146,9 @@ def _flat(config: PretrainConfig | EvaluateConfig) -> Settings:
 
 
 def _flags(kind: type[PretrainConfig] | type[EvaluateConfig], values: Settings) -> list[str]:
-    defaults = {one.name: one.default for part in (kind, *groups(kind).values()) for one in fields(part)}
+    defaults = {one.name: one.default for one in fields(kind)}
+    for nested in groups(kind).values():
+        defaults |= vars(nested)
     found: list[str] = []
     for name, value in values.items():
         default, flag = defaults[name], f"--{name.replace('_', '-')}"

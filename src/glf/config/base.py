@@ -29,7 +29,7 @@ def from_dict(kind: type[C], values: Mapping[str, Any]) -> C:
         if name not in known:
             raise ValueError(f"unknown configuration key {name!r}{nearest(name, known)}")
         if name in inner and isinstance(value, Mapping):
-            value = from_dict(inner[name], value)
+            value = from_dict(type(inner[name]), {**to_dict(inner[name]), **value})
         elif isinstance(value, str) and "Path" in str(known[name].type):
             value = Path(value)
         elif isinstance(value, list):
@@ -38,9 +38,9 @@ def from_dict(kind: type[C], values: Mapping[str, Any]) -> C:
     return kind(**converted)
 
 
-def groups(kind: type[Any]) -> dict[str, type[Any]]:
-    """Nested config dataclasses; the command line exposes their fields as top-level flags."""
-    return {f.name: type(f.default) for f in fields(kind) if is_dataclass(f.default)}
+def groups(kind: type[Any]) -> dict[str, Any]:
+    """Nested configs, with their defaults; the command line exposes their fields as top-level flags."""
+    return {f.name: f.default for f in fields(kind) if is_dataclass(f.default)}
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

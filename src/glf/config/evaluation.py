@@ -89,7 +89,7 @@ class EvaluateConfig:
 
     run: Path
     """Run directory, saved backbone, or library model (timm:resnet18, torchvision:resnet50)."""
-    suite: tuple[Suite, ...] = ("knn", "linear", "geometry")
+    suite: tuple[Suite, ...] = ("knn", "linear", "fewshot", "geometry")
     """Evaluations to run; `all` runs every one that the data allow."""
     compare_with: tuple[str, ...] = ()
     """Other runs or library models to evaluate in the same table."""

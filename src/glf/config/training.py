@@ -197,6 +197,8 @@ class AdaptConfig(PretrainConfig):
     """Augmentation policy; default: mild."""
     weight_decay: float | None = None
     """Weight decay, not applied to biases and normalisation layers; default: 0.05."""
+    adc: AdcOptions = AdcOptions(upsilon=0.3)  # noqa: RUF009 (frozen)
+    """Options of the added constraint."""
     val_images: int | None = None
     """Training images held out to compare the weights; default: a tenth, at most 5,000."""
     backbone: str | None = None

@@ -5,10 +5,10 @@ images: the backbone itself, or a reference such as raw pixels. It extracts the 
 is a number with the protocol that produced it.
 """
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -29,6 +29,7 @@ from glf.nn.pretrained import is_library_model, load_encoder, pretrained
 from glf.nn.weights import build_backbone, load_backbone
 from glf.rundir import read_config
 from glf.runfiles import FEATURES
+from glf.ui import progress
 
 CONFIDENCE = 0.95
 
@@ -161,6 +162,12 @@ class EvalContext:
     @cached_property
     def test_labels(self) -> Int[Tensor, " test"]:
         return torch.from_numpy(self.target.test.targets).to(self.device)
+
+    @contextmanager
+    def progress(self, total: int, what: str) -> Iterator[Callable[[], None]]:
+        """Show a progress bar, and provide the function that advances it."""
+        with progress(console=self.console) as bar:
+            yield partial(bar.advance, bar.add_task(f"{self.name}: {what}", total=total))
 
     def _features(self, images: ImageSet) -> Float[Tensor, "image dim"]:
         features = extract(

@@ -19,9 +19,10 @@ from glf.device import torch_device
 from glf.evaluation.artifacts import write_artifacts
 from glf.evaluation.context import EvalContext, EvalTarget, Metric, load_target
 from glf.evaluation.detect.run import detection
+from glf.evaluation.fewshot import fewshot
 from glf.evaluation.finetune import finetuning
 from glf.evaluation.geometry import geometry
-from glf.evaluation.probes import fewshot, knn, linear, logistic
+from glf.evaluation.probes import knn, linear, logistic
 from glf.evaluation.theorem import theory
 from glf.files import printable
 from glf.malloc import retain_freed_memory

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from glf.reporting.chart import Chart, svg_file
+from glf.reporting.few_labels import few_label_charts
 from glf.reporting.load import Run
 from glf.reporting.run_charts import entropy_chart, geometry_charts, map_charts, training_charts
 from glf.reporting.study_charts import difference_charts, sensitivity_charts
@@ -24,7 +25,13 @@ def check_matplotlib() -> None:
 
 def write_run_figures(folder: Path, run: Run) -> None:
     """Write curves, spectra, histograms and the feature map of a run, and its evaluation as numbers."""
-    charts = [*training_charts(run), *geometry_charts(run), entropy_chart(run), *map_charts(run)]
+    charts = [
+        *few_label_charts(run),
+        *training_charts(run),
+        *geometry_charts(run),
+        entropy_chart(run),
+        *map_charts(run),
+    ]
     _write_charts(folder, [chart for chart in charts if chart])
     rows = [
         [name, key, protocol, run.value(key, name), *(run.interval(key, name) or ("", ""))]

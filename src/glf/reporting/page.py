@@ -14,6 +14,7 @@ from rich.console import Console
 
 from glf.config.evaluation import ReportConfig
 from glf.reporting.chart import svg
+from glf.reporting.few_labels import few_label_charts, label_factor
 from glf.reporting.figures import check_matplotlib, write_comparison_figures, write_run_figures
 from glf.reporting.load import find_runs
 from glf.reporting.run_charts import entropy_chart, geometry_charts, knn_chart, training_charts
@@ -97,7 +98,8 @@ def _templates() -> Environment:
     functions = (
         svg, run_verdict, comparison_verdict, kept_weights, training_charts, geometry_charts, entropy_chart, knn_chart,
         difference_charts, sensitivity_charts, accuracy_rows, candidate_name, candidate_rows, class_rows, geometry_rows,
-        overview_rows, plain_cell, map_groups, map_legend, tile_style, study_tables, study_provenance, every_run,
+        overview_rows, plain_cell, few_label_charts, label_factor,
+        map_groups, map_legend, tile_style, study_tables, study_provenance, every_run,
     )  # fmt: skip
     environment.globals |= {function.__name__: function for function in functions}
     environment.globals |= {

@@ -1,5 +1,6 @@
 """Verdict on a run or a comparison: the data of the coloured box at the top of its page."""
 
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 from scipy.stats import binom
@@ -20,26 +21,37 @@ class RunVerdict(NamedTuple):
     mood: Mood
     health: Literal["healthy", "unhealthy", "not examined"]
     accuracies: dict[str, dict[str, Standing]]  # metric -> encoder -> where the run stands
+    below: tuple[str, ...] = ()  # further accuracies that are below a reference, as "protocol: reference"
 
 
 def run_verdict(run: Run) -> RunVerdict:
-    """Green if the doctor found no problem and the first accuracy is significantly above both baselines.
+    """Green if the run is healthy and above its references; amber if it is not above them, red if it is not healthy.
 
-    An adaptation that was not evaluated is green if its k-NN accuracy on held-out images is significantly above that
-    of the frozen encoder.
+    Above: the first two accuracies are significantly above both references, and no other accuracy is significantly
+    below one. An adaptation that was not evaluated is green if its k-NN accuracy on held-out images is significantly
+    above that of the frozen encoder.
     """
     findings = run.content.get("doctor")
     keys = [key for key in HEADLINE_ACCURACIES if run.value(key) is not None][:2]
     accuracies = {key: _standings(run, key) for key in keys}
+    references = BASELINES if "untrained" in run.encoders else ADAPTED_BASELINES
+    below = tuple(_below(run, references, set(keys)))
     if findings:
-        return RunVerdict("bad", "unhealthy", accuracies)
-    baselines = BASELINES if "untrained" in run.encoders else ADAPTED_BASELINES
-    better = bool(keys) and all(accuracies[keys[0]].get(name) == "above" for name in baselines)
+        return RunVerdict("bad", "unhealthy", accuracies, below)
+    better = bool(keys) and all(accuracies[key].get(name) == "above" for key in keys for name in references)
     kept = kept_weights(run)
     if kept is not None:
         better = kept.share > 0 and (better if keys else kept.significant)
     health: Literal["healthy", "not examined"] = "not examined" if findings is None else "healthy"
-    return RunVerdict("good" if better and health == "healthy" else "fair", health, accuracies)
+    return RunVerdict("good" if better and not below and health == "healthy" else "fair", health, accuracies, below)
+
+
+def _below(run: Run, references: tuple[str, ...], named: set[str]) -> Iterator[str]:
+    """Further accuracies that are significantly below a reference."""
+    for key in run.evaluation.get("percent", ()):
+        if key not in named and run.value(key) is not None:
+            standings = _standings(run, key)
+            yield from (f"{run.evaluation['protocols'][key]}: {r}" for r in references if standings.get(r) == "below")
 
 
 def _standings(run: Run, key: str) -> dict[str, Standing]:

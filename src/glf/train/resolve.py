@@ -19,7 +19,7 @@ from glf.nn.prior import check_prior
 from glf.nn.weights import check_weights
 from glf.objective import Method, Objective
 from glf.recipes import apply_recipe
-from glf.train.auto_config import Choice, auto_configure, inspect_data
+from glf.train.auto_config import Choice, adapt_hint, auto_configure, inspect_data
 
 
 class Resolved(NamedTuple):
@@ -33,6 +33,7 @@ class Resolved(NamedTuple):
     source: Source | None  # a folder or tar that was listed for the automatic defaults
     shards: ShardStream | None
     choices: list[Choice]
+    hint: str | None = None  # a better command for these images
 
 
 def resolve(config: PretrainConfig) -> Resolved:
@@ -45,12 +46,14 @@ def resolve(config: PretrainConfig) -> Resolved:
     method = methods.parse(config.method, config.adc)
     config = apply_recipe(config)
     objective = method.build(**config.options)
-    source, shards, choices = None, None, list[Choice]()
+    source, shards, choices, hint = None, None, list[Choice](), None
     named = config.data in DATASETS
     streamed = not named and is_stream(config.data)
     if not named and not streamed and _is_automatic(config):
         source = find_source(config.data, "train")
-        config, choices = auto_configure(config, inspect_data(config, source), objective.needs)
+        facts = inspect_data(config, source)
+        config, choices = auto_configure(config, facts, objective.needs)
+        hint = adapt_hint(config, facts)
     resolved = config if isinstance(config, ResolvedPretrainConfig) else with_defaults(config)
     _check_batch(resolved)
     if resolved.weights is not None:
@@ -73,6 +76,7 @@ def resolve(config: PretrainConfig) -> Resolved:
         source=source,
         shards=shards,
         choices=choices,
+        hint=hint,
     )
 
 

@@ -46,6 +46,8 @@ def pretrain(
     run = resolve(config)
     for choice in run.choices:
         log(str(choice))
+    if run.hint:
+        log(run.hint)
     inputs = load_inputs(run)
     module = build(run, inputs, log)
     with rundir.create(run.config) as out, retain_freed_memory(run.accelerator == "cpu"):
