@@ -3,15 +3,18 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import all_methods
 import machines
 
 from glf.comparison.study import read_toml
+from glf.methods import METHODS
 from glf.reporting.chart import svg_file
+from glf.reporting.statistics import paired_difference
 from glf.reporting.study_charts import sensitivity_charts
-from glf.reporting.study_tables import markdown, markdown_table, markdown_tables, study_notes
+from glf.reporting.study_tables import COLUMN_METRICS, Delta, deltas, markdown, markdown_table, seed_values
 from glf.result import write_file
 
 HERE = Path(__file__).parent
@@ -26,7 +29,7 @@ FIGURES = HERE / "results" / "figures"
 PRIOR = HERE / "results" / "prior.json"
 PAGE, README = HERE / "RESULTS.md", HERE.parent / "README.md"
 NOT_YET = "Not run yet."
-START, END = "<!-- written by benchmarks/pages.py -->", "<!-- until here -->"
+START, END = "<!-- {}: written by benchmarks/pages.py -->", "<!-- until here -->"  # around the tables of the README
 
 
 def stored() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -127,14 +130,57 @@ def said(content: dict[str, Any]) -> str:
 
 
 def readme(text: str) -> str:
-    """Replace the table of the headline study between the marks."""
-    before, _, rest = text.partition(START)
-    _, _, after = rest.partition(END)
-    content = dict(stored()).get("headline")
-    if content is None or not is_shown(content):
-        return text
-    text = [before + START, said(content), "", *markdown_tables(content), study_notes(content), END]
-    return "\n".join(text) + after
+    """Replace the tables of the README between their marks."""
+    contents = dict(stored())
+    for name, table in (("headline", compact), ("demo", demo)):
+        before, mark, rest = text.partition(START.format(name))
+        if mark and name in contents and is_shown(contents[name]):
+            text = "\n".join([before + mark, "", *table(contents[name]), "", END]) + rest.partition(END)[2]
+    return text
+
+
+def compact(content: dict[str, Any], metric: str = "linear") -> list[str]:
+    """A row per variant and a column per method; differences that are not significant have no sign."""
+    found = {one[2:4]: one for one in deltas(content) if one.metric == metric}
+    base = {method: mean(seeds.values()) for (_, m, method, variant), seeds in seed_values(content).items()
+            if (m, variant) == (metric, content["base"])}  # fmt: skip
+    rows: list[list[str]] = [["", *(METHODS[method].title for method in content["methods"])]]
+    rows.append(["without", *(f"{base[method]:.1f}" for method in content["methods"])])
+    for variant in content["variants"]:
+        cells = [cell(found[method, variant]) for method in content["methods"] if (method, variant) in found]
+        rows += [[f"+ {variant.upper()}", *cells]] if cells else []
+    return markdown_table(rows)
+
+
+def cell(one: Delta) -> str:
+    """The mean of a variant, and its difference from the base with half of the interval."""
+    half = (one.difference.high - one.difference.low) / 2
+    change = f"{one.difference.mean:+.1f} ± {half:.1f}" if one.difference.significant else "n.s."
+    return f"{one.mean:.1f} ({change})"
+
+
+def demo(content: dict[str, Any]) -> list[str]:
+    """A row per encoder, a column per accuracy: mean and half of the 95 % t-interval over seeds."""
+    (data,) = content["data"]
+    metrics = [name for name in COLUMN_METRICS if name in content["evaluated"][data]["protocols"]]
+    values = {
+        ref: {m: [100 * row[m] for row in seeds.values()] for m in metrics}
+        for ref, seeds in content["references"][data].items()
+    }
+    for variant in content["variants"]:
+        name = "simclr" if variant == content["base"] else f"simclr+{variant}"
+        values[name] = {m: [*seed_values(content, metrics)[data, m, "simclr", variant].values()] for m in metrics}
+    rows = [["accuracy in %", *(COLUMN_METRICS[m] for m in metrics)]]
+    rows += [[name, *(with_interval(found[m]) for m in metrics)] for name, found in values.items()]
+    differences = {one.metric: one.difference for one in deltas(content, None, metrics)}
+    rows.append(["simclr+adc over simclr, paired", *(str(differences[m]) for m in metrics)])
+    return markdown_table(rows)
+
+
+def with_interval(values: list[float]) -> str:
+    """Mean and half of the 95 % t-interval."""
+    found = paired_difference([0.0] * len(values), values)
+    return f"{found.mean:.1f} ± {found.high - found.mean:.1f}"
 
 
 def store(name: str, content: dict[str, Any]) -> None:

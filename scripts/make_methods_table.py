@@ -1,9 +1,10 @@
-"""Writes the methods tables of docs/concepts.md (with formulas) and README.md (names of the terms).
+"""Writes the table of methods in docs/concepts.md and their names in README.md.
 
 python scripts/make_methods_table.py
 """
 
 import html
+import textwrap
 from pathlib import Path
 
 from glf.methods import METHODS
@@ -22,11 +23,6 @@ def with_formulas(part: Part) -> str:
     return f"{part.label} <code>{html.escape(part.text, quote=False).replace('|', '&#124;')}</code>"
 
 
-def names_only(part: Part) -> str:
-    """A term's weight and name; other parts in full."""
-    return part.label if part.is_formula else str(part)
-
-
 def documented(name: str, method: Method) -> tuple[str, ...]:
     """Cells of the table in docs/concepts.md."""
     parts = method.describe()
@@ -34,31 +30,30 @@ def documented(name: str, method: Method) -> tuple[str, ...]:
     return f"`{name}`", align, constrain or "none: it collapses", method.paper.partition(",")[0]
 
 
-def summarised(name: str, method: Method) -> tuple[str, ...]:
-    """Cells of the table in README.md."""
-    parts = method.describe()
-    align, constrain = ("; ".join(map(names_only, parts[role])) for role in ("align", "constrain"))
-    return f"`{name}`", method.title, align, constrain or "none: it collapses"
+def table() -> str:
+    """Every method with its parts, for docs/concepts.md."""
+    head = ("method", "aligning part", "constraining part", "from")
+    rows = [head, ("---",) * len(head), *(documented(name, method) for name, method in METHODS.items())]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
-PAGES = {
-    ROOT / "docs" / "concepts.md": (("method", "aligning part", "constraining part", "from"), documented),
-    ROOT / "README.md": (("method", "name", "aligning part", "constraining part"), summarised),
-}
+def names() -> str:
+    """The names of all methods, for README.md."""
+    return textwrap.fill(", ".join(f"{one.title} (`{name}`)" for name, one in METHODS.items()) + ".", 118)
 
 
-def with_table(page: Path) -> str:
-    """The page with an up-to-date table between its markers."""
-    head, cells = PAGES[page]
-    rows = [head, ("---",) * len(head), *(cells(name, method) for name, method in METHODS.items())]
-    table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
+PAGES = {ROOT / "docs" / "concepts.md": table, ROOT / "README.md": names}
+
+
+def with_methods(page: Path) -> str:
+    """The page with up-to-date methods between its markers."""
     text = page.read_text()
     if START not in text or END not in text:
-        raise ValueError(f"{page} has no markers for the methods table: {START.strip()} ... {END.strip()}")
+        raise ValueError(f"{page} has no markers for the methods: {START.strip()} ... {END.strip()}")
     before, _, rest = text.partition(START)
-    return f"{before}{START}\n{table}\n\n{END}{rest.partition(END)[2]}"
+    return f"{before}{START}\n{PAGES[page]()}\n\n{END}{rest.partition(END)[2]}"
 
 
 if __name__ == "__main__":
     for page in PAGES:
-        page.write_text(with_table(page))
+        page.write_text(with_methods(page))

@@ -22,7 +22,7 @@ from draw_pictures import PAINTERS, draw  # noqa: E402
 from make_architecture import OUT as ARCHITECTURE  # noqa: E402
 from make_architecture import draw as draw_architecture  # noqa: E402
 from make_architecture import graph  # noqa: E402
-from make_methods_table import PAGES, with_table  # noqa: E402
+from make_methods_table import PAGES, with_methods  # noqa: E402
 from make_pictures import OUT, PICTURES, rounded  # noqa: E402
 
 STORED = json.loads((OUT / "pictures.json").read_text())
@@ -103,7 +103,7 @@ def test_a_link_without_a_target_is_an_error() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_methods_table_is_up_to_date(page: Path) -> None:
-    assert page.read_text() == with_table(page), "run scripts/make_methods_table.py"
+    assert page.read_text() == with_methods(page), "run scripts/make_methods_table.py"
 
 
 def test_the_picture_of_the_architecture_shows_the_imports_of_the_source() -> None:

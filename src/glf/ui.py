@@ -6,6 +6,15 @@ from rich.progress import Progress, ProgressColumn
 from glf.files import printable
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun, which gets an s unless there is one of it.
+
+    >>> counted(1, "epoch"), counted(1200, "image")
+    ('1 epoch', '1,200 images')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def say(console: Console, *lines: str, style: str = "") -> None:
     """Print lines as they are: no markup, no highlighting, no wrapping; line breaks and control characters escaped."""
     text = "\n".join(printable(line) for line in lines)

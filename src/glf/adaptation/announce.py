@@ -19,6 +19,7 @@ from glf.train.callbacks import RunLog
 from glf.train.inputs import ImageInputs
 from glf.train.optim import scaled_lr
 from glf.train.progress import format_duration
+from glf.ui import counted
 
 OUTLOOK_IMAGES = 500  # images whose frozen features say how concentrated they are
 # Of DINOv3's 15 sets in a public benchmark, all 8 above the first bound gained or stayed, 5 of 7 below the second lost.
@@ -55,7 +56,8 @@ def announce(log: RunLog, resolved: ResolvedAdaptation, inputs: ImageInputs, enc
     log(f"method    {run.method.name} = {terms}")
     steps = config.epochs * (inputs.count // config.batch_size)
     log(
-        f"training  {config.epochs} epochs, {steps:,} steps, heads alone for {round(config.head_share * steps):,};"
+        f"training  {counted(config.epochs, 'epoch')}, {counted(steps, 'step')},"
+        f" heads alone for {round(config.head_share * steps):,};"
         f" lr {scaled_lr(config):g} (heads {config.head_lr:g}), batch {config.batch_size},"
         f" seed {config.seed}, {run.accelerator}"
     )

@@ -1,11 +1,11 @@
 """The final comparison: frozen weights, adapted weights and their averages; the best of them is kept.
 
-Without labels, the best is the one with the highest view recall on held-out images: how often a view of an image finds
-the other view of that image among many. Training asks for that on other images; weights that have lost what tells
-images apart fail it. With labels, only candidates with the highest k-NN accuracy on held-out images take part,
-and those that differ from it by less than the standard error of the difference: a few hundred images seldom tell
-averages apart.
-docs/adapt.md has the hit rate.
+Without labels, candidates are compared by their view recall on held-out images: how often a view of an image finds the
+other view of that image among many. Training asks for that on other images; weights that have lost what tells images
+apart fail it. A few hundred images seldom tell averages apart: candidates that are less than a standard error below the
+highest count as equal, and of equals the most adapted one is kept. With labels, only candidates with the highest k-NN
+accuracy on held-out images take part, and those equal to it in the same sense. If the frozen encoder is among them, its
+weights are kept unless another candidate has a higher view recall. docs/adapt.md has the hit rate.
 """
 
 from collections.abc import Callable
@@ -49,11 +49,13 @@ class Features(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """All candidates, the one that is kept, and by which figure."""
+    """All candidates, the one that is kept and by which figure, and what either rule would keep."""
 
     candidates: list[Candidate]
     chosen: Candidate
     by: str
+    without_labels: Candidate  # what would be kept if there were no labels
+    with_labels: Candidate | None = None
 
     def sentence(self) -> str:
         """Which weights are kept and why, in one sentence."""
@@ -78,7 +80,11 @@ class Comparison(NamedTuple):
     def described(self) -> dict[str, Any]:
         """The content of result.json."""
         rows = {c.name: {name: round(v, 4) for name, v in c.values.items()} for c in self.candidates}
-        return {"candidates": rows, "chosen": self.chosen.name, "share": self.chosen.share, "by": self.by}
+        rules = {"without labels": self.without_labels.name}
+        if self.with_labels is not None:
+            rules["with labels"] = self.with_labels.name
+        chosen = {"chosen": self.chosen.name, "share": self.chosen.share, "by": self.by}
+        return {"candidates": rows, **chosen, "rules": rules}
 
 
 def compare_weights(
@@ -104,7 +110,7 @@ def compare_weights(
     others = random.permutation(np.setdiff1d(bank, queries))[:OTHERS]
     few = random.permutation(len(bank))[:UNIFORMITY_IMAGES]
     labels = images.labelled and len(val) > 0
-    candidates, hits, before = list[Candidate](), list[Tensor](), None
+    candidates, hits, found, before = list[Candidate](), list[Tensor](), list[Tensor](), None
     for share in SHARES:
         module.set_weights(adapted, share)
         own = Features(partial(module.features, images), partial(module.view_features, images))
@@ -113,11 +119,12 @@ def compare_weights(
         views = [encode.views(queries, number) for number in (0, 1)]
         views.append(encode.views(others, 1))
         before = of_bank if before is None else before
+        found.append(finds_other_view(*views))
         values = {
             "kept": float(neighbours_kept(before, of_bank).mean()),
             "rank": effective_rank(of_bank),
             "uniformity": uniformity(of_bank[few]),
-            "recall": view_recall(*views),
+            "recall": float(found[-1].mean()),
         }
         if labels:
             truth, known = (torch.from_numpy(images.targets[r]) for r in (rows, bank))
@@ -127,15 +134,31 @@ def compare_weights(
             hits.append((predicted == truth).double())
             values["knn"] = float(hits[-1].mean())
         candidates.append(Candidate(share, values))
-    if not choose:
-        best, by = candidates[-1], NOT_CHOSEN
-    else:
-        equal = as_good_as_the_best(torch.stack(hits)) if labels else [True] * len(candidates)
-        eligible = [candidate for candidate, good in zip(candidates, equal, strict=True) if good]
-        best = max(eligible, key=lambda c: c.values["recall"])  # of equals, the one closest to frozen
-        by = "knn" if labels else "recall" if len(val) else "recall on training images"
+    without = candidates[most_adapted(torch.stack(found))]
+    given = candidates[most_adapted(torch.stack(found), torch.stack(hits))] if labels else None
+    best = (given or without) if choose else candidates[-1]
+    by = "knn" if labels else "recall" if len(val) else "recall on training images"
     module.set_weights(adapted, best.share)
-    return Comparison(candidates, best, by)
+    return Comparison(candidates, best, by if choose else NOT_CHOSEN, without, given)
+
+
+def most_adapted(recall: Float[Tensor, "candidate query"], knn: Float[Tensor, "candidate image"] | None = None) -> int:
+    """The last candidate that is as good as the best in view recall, among those that take part.
+
+    With labels, those take part that are as good as the best in k-NN. If the first does, which is the frozen encoder,
+    others must have a higher recall.
+
+    >>> recall = torch.tensor([[1.0, 1, 0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0, 1, 0]])
+    >>> most_adapted(recall), most_adapted(recall.flip(0)), most_adapted(0 * recall)
+    (2, 0, 0)
+    >>> most_adapted(recall, recall.flip(0)), most_adapted(0 * recall, recall)
+    (1, 2)
+    """
+    equal = as_good_as_the_best(knn) if knn is not None else [True] * len(recall)
+    least = float(recall[0].mean()) if equal[0] else -1.0
+    eligible = [i for i in range(len(recall)) if equal[i] and (i == 0 or float(recall[i].mean()) > least)]
+    best = as_good_as_the_best(recall[eligible])
+    return max(i for i, good in zip(eligible, best, strict=True) if good)
 
 
 def as_good_as_the_best(hits: Float[Tensor, "candidate image"]) -> list[bool]:
@@ -153,14 +176,14 @@ def as_good_as_the_best(hits: Float[Tensor, "candidate image"]) -> list[bool]:
     return [gap == 0 or gap < noise for gap, noise in zip(behind.tolist(), error.tolist(), strict=True)]
 
 
-def view_recall(
+def finds_other_view(
     first: Float[Tensor, "query dim"], second: Float[Tensor, "query dim"], others: Float[Tensor, "other dim"]
-) -> float:
-    """Share of images whose first view is most similar to their own second view, among those of all images.
+) -> Float[Tensor, " query"]:
+    """1 for each image whose first view is most similar to its own second view, among those of all images; else 0.
 
     >>> views = torch.eye(3)
-    >>> view_recall(views, views, torch.zeros(0, 3)), view_recall(views, views.roll(1, 0), torch.zeros(0, 3))
-    (1.0, 0.0)
+    >>> finds_other_view(views, views, torch.zeros(0, 3)).tolist(), finds_other_view(views, -views, views).tolist()
+    ([1.0, 1.0, 1.0], [0.0, 0.0, 0.0])
     """
     nearest = most_similar(torch.cat((second, others)), first, 1)[1][:, 0]
-    return float((nearest == torch.arange(len(first))).double().mean())
+    return (nearest == torch.arange(len(first))).double()

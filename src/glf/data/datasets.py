@@ -12,6 +12,7 @@ import numpy as np
 
 from glf.data.arrays import Arrays, as_pixels, as_targets, read_idx, read_npz
 from glf.data.files import Files, list_files
+from glf.data.scenes import scenes
 from glf.data.source import Source
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")  # where Debian's package dataset-fashion-mnist puts it
@@ -59,6 +60,13 @@ def read_tiny_imagenet(folder: Path, split: str) -> Files:
 def _fashion_mini(split: str, root: Path, download: bool) -> Arrays:
     with as_file(resources("glf.data") / "embedded" / "fashion_mini.npz") as path:
         return read_npz(path, split)
+
+
+def _fashion_scenes(split: str, root: Path, download: bool) -> Arrays:
+    garments = _fashion_mini(split, root, download)
+    assert garments.pixels is not None
+    pixels = scenes(garments.pixels[..., 0], seed=SCENE_SEEDS[split])
+    return Arrays(pixels=pixels, targets=garments.targets, classes=garments.classes)
 
 
 def _fashion_mnist(split: str, root: Path, download: bool) -> Arrays:
@@ -122,7 +130,11 @@ def _imagenet(folder: Path, split: str) -> Files:
     return list_files(folder, split, test_folders=("val",))  # ImageNet's own test folder has no labels
 
 
+SCENE_SEEDS = {"train": 0, "all": 0, "test": 1}
 DATASETS = {
+    "fashion-scenes": Dataset(
+        "the same 12,000 garments on cluttered canvases, 36 px grey, 10 classes; made when it is read", _fashion_scenes
+    ),
     "fashion-mini": Dataset(
         "12,000 images of Fashion-MNIST, 28 px grey, 10 classes; part of this package", _fashion_mini
     ),

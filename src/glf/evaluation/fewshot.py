@@ -9,6 +9,7 @@ from glf.config.evaluation import SHOT_DRAWS, SHOTS
 from glf.evaluation.classifiers import FeatureScaler, logistic_regression
 from glf.evaluation.context import CONFIDENCE, EvalContext, Metric
 from glf.measure.knn import most_similar
+from glf.ui import counted
 
 STRENGTH = 0.01  # C of the logistic regression: so few labels leave none to choose it with
 MOST_LABELS = 20_000  # with more, a draw of logistic regression takes minutes, and it is left out
@@ -44,7 +45,7 @@ def _metric(classifier: str, shots: int, accuracies: list[float]) -> Metric:
     """Mean over draws, with its t-interval."""
     mean, spread = float(np.mean(accuracies)), float(np.std(accuracies, ddof=1))
     half = float(student.ppf((1 + CONFIDENCE) / 2, len(accuracies) - 1)) * spread / len(accuracies) ** 0.5
-    protocol = f"{shots} label{'s' * (shots > 1)} per class ({CLASSIFIERS[classifier]}, {len(accuracies)} draws)"
+    protocol = f"{counted(shots, 'label')} per class ({CLASSIFIERS[classifier]}, {len(accuracies)} draws)"
     details = {"interval": (round(mean - half, 4), round(mean + half, 4)), "spread": round(spread, 4)}
     return Metric(round(mean, 4), protocol, details, percent=True)
 

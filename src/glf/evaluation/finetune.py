@@ -22,7 +22,7 @@ from glf.nn.schedule import warmup_cosine
 from glf.result import write_file
 from glf.runfiles import ARTIFACTS
 from glf.types import Batch
-from glf.ui import progress
+from glf.ui import counted, progress
 
 SPATIAL = ViewPolicy(jitter=0, grey=0)  # crops and flips, as in the paper; colours unchanged
 HEAD_LR = 10  # learning rate of the classifier, which starts from zero, relative to the backbone's
@@ -51,7 +51,7 @@ def finetuning(context: EvalContext) -> dict[str, Metric]:
         if options.finetune_indices is None:
             labels = f"{key.removeprefix('finetune_')} % of the labels"
         epochs = epochs_for(len(indices) / len(train), options.finetune_epochs)
-        metrics[key] = context.accuracy(hits, f"fine-tuned on {labels} ({epochs} epochs)")
+        metrics[key] = context.accuracy(hits, f"fine-tuned on {labels} ({counted(epochs, 'epoch')})")
     return metrics
 
 

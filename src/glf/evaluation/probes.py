@@ -12,7 +12,7 @@ from glf.data.images import stratified_sample
 from glf.evaluation.classifiers import linear_probe, logistic_probe
 from glf.evaluation.context import EvalContext, Metric
 from glf.measure.knn import knn_predict, weighted_knn_predict
-from glf.ui import say
+from glf.ui import counted, say
 
 MANY_CLASSES = 20  # from this number of classes on, top-5 accuracy is reported too
 
@@ -52,8 +52,8 @@ def linear(context: EvalContext) -> dict[str, Metric]:
             linear_probe, classes=context.classes, epochs=config.probe_epochs, seed=config.seed, advance=advance
         )
         logits = _fit_best(context, probe, config.probe_lrs)
-    chosen = _best_of(config.probe_lrs)
-    return _top_1_and_5(context, logits, "linear", f"linear probe (SGD, {config.probe_epochs} epochs{chosen})")
+    chosen, epochs = _best_of(config.probe_lrs), counted(config.probe_epochs, "epoch")
+    return _top_1_and_5(context, logits, "linear", f"linear probe (SGD, {epochs}{chosen})")
 
 
 def logistic(context: EvalContext) -> dict[str, Metric]:

@@ -15,6 +15,7 @@ from glf.nn.backbone import Backbone
 from glf.result import read_result
 from glf.rundir import read_config
 from glf.runfiles import CONFIG, RESULT
+from glf.ui import counted
 
 LICENCE = "<!-- fill in: your licence, and that of the images -->"
 
@@ -78,7 +79,8 @@ def _training(content: dict[str, Any], trained: PretrainConfig | None) -> list[s
         "## Data",
         f"{trained.data}{images}. Labels were not used for training, unless the method is supervised.",
         "## Method",
-        f"`{trained.method}`, {trained.epochs} epochs, batch size {trained.batch_size}, seed {trained.seed}{health}."
+        f"`{trained.method}`, {counted(trained.epochs, 'epoch')}, batch size {trained.batch_size},"
+        f" seed {trained.seed}{health}."
         " The aligning and the constraining terms of its loss:",
         _method(trained),
         "## Command",

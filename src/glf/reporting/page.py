@@ -38,7 +38,7 @@ from glf.reporting.study_charts import difference_charts, sensitivity_charts
 from glf.reporting.study_tables import COMPARED_METRICS, EXPLANATION, every_run, study_provenance, study_tables
 from glf.reporting.verdict import comparison_verdict, kept_weights, run_verdict
 from glf.result import write_file
-from glf.ui import say
+from glf.ui import counted, say
 
 MAX_GALLERIES = 12  # runs on a page with galleries; with more, only the page of a single run has them
 
@@ -47,7 +47,7 @@ def report(config: ReportConfig, console: Console | None = None) -> Path:
     """Write the page of `glf report` and return its path; print it if a console is given."""
     count = write_report(config.runs, config.out, config.figures)
     if console is not None:
-        say(console, f"{count} run{'' if count == 1 else 's'} in {config.out.resolve().as_uri()}")
+        say(console, f"{counted(count, 'run')} in {config.out.resolve().as_uri()}")
     return config.out
 
 
@@ -93,6 +93,7 @@ def _templates() -> Environment:
         "percent": lambda share: f"{100 * share:.1f}",
         "thousands": lambda number: f"{number:,}",
         "basename": lambda path: Path(path).name,
+        "counted": counted,
         "fill": lambda text, value: "" if value is None else text.format(value),
     }
     functions = (

@@ -1,7 +1,7 @@
 """Tables of a comparison: accuracies and paired differences, for the page and as Markdown."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
@@ -9,7 +9,18 @@ from typing import Any, NamedTuple
 
 from glf.reporting.statistics import PairedDifference, paired_difference
 
-COMPARED_METRICS = {"linear": "linear probe", "linear_top5": "linear probe, top-5", "knn5": "k-NN (k = 5)"}
+COMPARED_METRICS = {
+    "linear": "linear probe",
+    "linear_top5": "linear probe, top-5",
+    "logistic": "logistic probe",
+    "knn5": "k-NN (k = 5)",
+}
+# Columns of the tables with a row per variant: they have room for more
+COLUMN_METRICS = COMPARED_METRICS | {
+    "logistic1": "1 label per class",
+    "logistic10": "10 labels per class",
+    "logistic100": "100 labels per class",
+}
 PAPER_COLUMNS = 4  # base, + DCM, + LPM, + ADC
 EXPLANATION = (
     "Mean ± standard deviation over seeds (number of seeds in parentheses). Differences are paired by seed (same"
@@ -57,26 +68,30 @@ class Delta(NamedTuple):
     difference: PairedDifference
 
 
-def seed_values(content: dict[str, Any]) -> dict[tuple[str, str, str, str], SeedValues]:
+def seed_values(
+    content: dict[str, Any], metrics: Iterable[str] = COMPARED_METRICS
+) -> dict[tuple[str, str, str, str], SeedValues]:
     """Accuracies by (data, metric, method, variant)."""
     found: dict[tuple[str, str, str, str], SeedValues] = defaultdict(dict)
     for run in content["runs"]:
-        for metric in COMPARED_METRICS:
+        for metric in metrics:
             if metric in run["values"]:
                 key = (run["data"], metric, run["method"], run["variant"])
                 found[key][run["seed"]] = 100 * run["values"][metric]
     return found
 
 
-def deltas(content: dict[str, Any], versus: Mapping[str, str] | None = None) -> list[Delta]:
+def deltas(
+    content: dict[str, Any],
+    versus: Mapping[str, str] | None = None,
+    metrics: Iterable[str] = COMPARED_METRICS,
+) -> list[Delta]:
     """Differences of every variant from the base, or of the keys of ``versus`` from its values, in table order."""
-    found, base = seed_values(content), content["base"]
+    found, base = seed_values(content, metrics), content["base"]
     if versus is None:
         versus = {name: base for name in content["variants"] if name != base}
     every = []
-    for data, metric, method, (variant, other) in product(
-        content["data"], COMPARED_METRICS, content["methods"], versus.items()
-    ):
+    for data, metric, method, (variant, other) in product(content["data"], metrics, content["methods"], versus.items()):
         ours, theirs = found.get((data, metric, method, variant), {}), found.get((data, metric, method, other), {})
         if seeds := sorted(ours.keys() & theirs.keys()):
             values = [ours[seed] for seed in seeds]
@@ -91,15 +106,17 @@ def study_tables(content: dict[str, Any]) -> list[Table]:
     A single method with more variants than the paper's tables have columns gets one table per data set, with a row per
     variant and a column per metric.
     """
-    found, base, versus = seed_values(content), content["base"], content.get("versus", {})
-    from_base = {one[:4]: one for one in deltas(content)}
-    from_other = {one[:4]: one for one in deltas(content, versus)}
+    as_rows = len(content["methods"]) == 1 and len(content["variants"]) > PAPER_COLUMNS
+    metrics = COLUMN_METRICS if as_rows else COMPARED_METRICS
+    found, base, versus = seed_values(content, metrics), content["base"], content.get("versus", {})
+    from_base = {one[:4]: one for one in deltas(content, None, metrics)}
+    from_other = {one[:4]: one for one in deltas(content, versus, metrics)}
     others = [name for name in content["variants"] if name != base]
     head = ["method", base, *(f"+ {name}" for name in others), *(f"{one} over {two}" for one, two in versus.items())]
     tables = []
     for data in content["data"]:
         by_metric: dict[str, list[Row]] = {}
-        measured = [metric for metric in COMPARED_METRICS if any(key[:2] == (data, metric) for key in found)]
+        measured = [metric for metric in metrics if any(key[:2] == (data, metric) for key in found)]
         for metric in measured or ("linear", "knn5"):
             rows: list[Row] = [[*head]]
             for name, seeds in content.get("references", {}).get(data, {}).items():
@@ -115,9 +132,9 @@ def study_tables(content: dict[str, Any]) -> list[Table]:
                     one = from_other.get((*key, name))
                     row.append(TableCell("", one.difference.mean, one.difference) if one else TableCell("-"))
                 rows.append(row)
-            by_metric[COMPARED_METRICS[metric]] = rows
+            by_metric[metrics[metric]] = rows
         short = Path(data).name
-        if len(content["methods"]) == 1 and len(content["variants"]) > PAPER_COLUMNS:
+        if as_rows:
             tables.append(Table(short, _variants_as_rows(by_metric)))
         else:
             tables += [Table(f"{short}, {metric}", rows) for metric, rows in by_metric.items()]
@@ -193,7 +210,7 @@ def study_provenance(content: dict[str, Any]) -> str:
     names = dict.fromkeys(f"{machine['processor']}, {machine['cores']} cores" for machine in machines)
     text = f"`{content['command']}`; {' and '.join(names)}; torch {content['versions']['torch']}."
     for data, how in content["evaluated"].items():
-        protocols = ", ".join(how["protocols"][name] for name in COMPARED_METRICS if name in how["protocols"])
+        protocols = ", ".join(how["protocols"][name] for name in COLUMN_METRICS if name in how["protocols"])
         text += f" {data}: {protocols}; probes trained on {how['train']:,} images and evaluated on {how['test']:,}"
         text += f" (split: {how['split']})."
     return text

@@ -30,6 +30,7 @@ from glf.train.optim import scaled_lr
 from glf.train.progress import ProgressBar
 from glf.train.resolve import Resolved, resolve
 from glf.train.trainer import make_trainer, train_module
+from glf.ui import counted
 
 PROBE_BANK = 5_000  # images of the online probe's k-NN bank; evaluation uses the whole training set
 
@@ -191,7 +192,7 @@ def announce(log: RunLog, run: Resolved, inputs: Inputs, module: Pretraining) ->
     log(f"backbone  {config.backbone}: {parameters:,} parameters, {backbone.width} features")
     steps = module.steps_per_epoch
     log(
-        f"training  {config.epochs} epoch{'s' * (config.epochs > 1)} of {steps} step{'s' * (steps > 1)},"
+        f"training  {counted(config.epochs, 'epoch')} of {counted(steps, 'step')},"
         f" {config.optimizer}, lr {scaled_lr(config):g} ({config.lr:g} x {config.batch_size}/256), seed {config.seed},"
         f" {run.accelerator}"
     )

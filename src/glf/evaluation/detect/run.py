@@ -20,7 +20,7 @@ from glf.evaluation.detect.voc import read_voc, voc_folders
 from glf.malloc import retain_freed_memory
 from glf.nn.backbone import Backbone
 from glf.result import provenance, write_file
-from glf.ui import say
+from glf.ui import counted, say
 
 DETECT_FILE = "detect.json"
 DETECT_CHECKPOINT = "detect.ckpt"
@@ -82,8 +82,9 @@ def detect(backbone: Backbone, options: DetectOptions, out: Path, console: Conso
         "test": len(test),
         "objects": {"train": train.object_count, "test": test.object_count},
         "protocol": (
-            f"{name}, {options.detect_size} px, {options.detect_epochs} epochs, batch size {options.detect_batch},"
-            f" lr {lr:g} x {options.detect_batch}/16, normalisation statistics of {norm}"
+            f"{name}, {options.detect_size} px, {counted(options.detect_epochs, 'epoch')},"
+            f" batch size {options.detect_batch}, lr {lr:g} x {options.detect_batch}/16,"
+            f" normalisation statistics of {norm}"
         ),
         "lr": lr,
         "search": {f"{one:g}": ap for one, ap in tried.items()},
