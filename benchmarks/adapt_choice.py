@@ -40,7 +40,7 @@ MOST, JUDGING = 3_000, 0.4  # images of a set at most, and the share of them tha
 SETTINGS: dict[str, dict[str, Any]] = {
     "simclr": {"method": "simclr"},
     "simclr+lpm, upsilon 0.3": {"method": "simclr+lpm", "adc": AdcOptions(upsilon=0.3)},
-    "simclr+lpm": {"method": "simclr+lpm"},
+    "simclr+lpm, upsilon 1": {"method": "simclr+lpm", "adc": AdcOptions(upsilon=1.0)},
     "simclr, lr 1e-2": {"method": "simclr", "lr": 1e-2},
 }
 
@@ -125,7 +125,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--images", nargs="+", required=True, help="as for glf adapt")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[11])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[12])
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     content = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"rows": []}

@@ -159,10 +159,12 @@ def one_in(count: int, share: float) -> list[float]:
         ((0.5, 0.7, 0.6, 0.4, 0.2), None, 1),  # harmed: the average that helped
         ((0.5, 0.4, 0.3, 0.2, 0.1), None, 0),  # harmed: frozen
         ((0.5, 0.5, 0.5, 0.5, 0.5), None, 0),  # nothing is better
-        ((0.50, 0.70, 0.80, 0.80, 0.795), None, 4),  # one of 200 images: not told apart, so the most adapted
-        ((0.5, 0.6, 0.7, 0.8, 0.9), (0.8, 0.8, 0.9, 0.7, 0.6), 2),  # labels say otherwise
-        ((0.5, 0.4, 0.3, 0.2, 0.1), (0.5, 0.6, 0.7, 0.8, 0.9), 4),  # and win
-        ((0.5, 0.6, 0.7, 0.8, 0.9), (0.8, 0.8, 0.8, 0.8, 0.8), 4),  # they do not tell: the recall decides
+        ((0.500, 0.700, 0.800, 0.800, 0.795), None, 4),  # one of 200 images: not told apart, so the most adapted
+        ((0.500, 0.505, 0.505, 0.500, 0.495), None, 0),  # not told apart, and no better than frozen
+        ((0.5, 0.6, 0.7, 0.8, 0.9), (0.8, 0.8, 0.9, 0.7, 0.6), 2),  # labels come first
+        ((0.5, 0.4, 0.3, 0.2, 0.1), (0.5, 0.6, 0.7, 0.8, 0.9), 4),
+        ((0.5, 0.5, 0.5, 0.5, 0.5), (0.5, 0.6, 0.7, 0.8, 0.9), 4),  # only labels tell
+        ((0.5, 0.6, 0.7, 0.8, 0.9), (0.8, 0.8, 0.8, 0.8, 0.8), 4),  # only the recall tells
     ],
 )
 def test_which_candidate_is_kept(recall: tuple[float, ...], knn: tuple[float, ...] | None, kept: int) -> None:
@@ -191,7 +193,7 @@ def test_without_labels_the_view_recall_decides(changes: dict[str, Any], adapted
     recall = {name: values["recall"] for name, values in about["candidates"].items()}
     assert not any("knn" in values for values in about["candidates"].values())
     queries = 12 if changes["val_images"] is None else 120  # held-out images, or all
-    assert recall[about["chosen"]] >= max(recall.values()) - (0.5 / queries) ** 0.5  # more than a standard error
+    assert recall[about["chosen"]] >= max(recall.values()) - 2 * (0.5 / queries) ** 0.5  # two standard errors at most
     assert about["rules"] == {"without labels": about["chosen"]}
     assert about["by"] == ("recall on training images" if changes["val_images"] == 0 else "recall")
 

@@ -1,11 +1,10 @@
-"""The final comparison: frozen weights, adapted weights and their averages; the best of them is kept.
+"""The final comparison: frozen weights, adapted weights and their averages; which of them are kept.
 
-Without labels, candidates are compared by their view recall on held-out images: how often a view of an image finds the
-other view of that image among many. Training asks for that on other images; weights that have lost what tells images
-apart fail it. A few hundred images seldom tell averages apart: candidates that are less than a standard error below the
-highest count as equal, and of equals the most adapted one is kept. With labels, only candidates with the highest k-NN
-accuracy on held-out images take part, and those equal to it in the same sense. If the frozen encoder is among them, its
-weights are kept unless another candidate has a higher view recall. docs/adapt.md has the hit rate.
+Candidates are compared on held-out images by their view recall: how often a view of an image finds another view of that
+image among many. Training asks for that on other images; weights that have lost what tells images apart fail it. With
+labels, k-NN accuracy comes first. A few hundred images seldom tell averages apart: a candidate is out only if another
+one is significantly better. Of the others the most adapted one is kept; or the frozen encoder, if that one is no better
+than it in any figure. docs/adapt.md has the hit rate.
 """
 
 from collections.abc import Callable
@@ -27,7 +26,9 @@ SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # weight of the adapted weights in the ave
 SAMPLE = 5_000  # images of the bank, at most
 NOT_CHOSEN = "--no-choose"
 UNIFORMITY_IMAGES = 2_000
-QUERIES, OTHERS = 1_000, 2_000  # held-out images whose views are searched for, and further images among which
+QUERIES, OTHERS = 1_000, 2_000  # views that are searched for, and further images among which
+MOST_PAIRS = 4  # of views of an image: with few held-out images, one pair of each says little
+SIGNIFICANT = 2.0  # standard errors
 
 
 class Candidate(NamedTuple):
@@ -107,6 +108,7 @@ def compare_weights(
     rows = val if len(val) else bank
     random = np.random.default_rng([seed, 13])  # a folder lists class by class: the first images are no sample
     queries = random.permutation(rows)[:QUERIES]
+    pairs = 1 if frozen else max(1, min(module.view_pairs, MOST_PAIRS, QUERIES // max(1, len(queries))))
     others = random.permutation(np.setdiff1d(bank, queries))[:OTHERS]
     few = random.permutation(len(bank))[:UNIFORMITY_IMAGES]
     labels = images.labelled and len(val) > 0
@@ -116,10 +118,12 @@ def compare_weights(
         own = Features(partial(module.features, images), partial(module.view_features, images))
         encode = frozen if share == 0 and frozen else own
         of_bank = encode.images(bank)
-        views = [encode.views(queries, number) for number in (0, 1)]
-        views.append(encode.views(others, 1))
         before = of_bank if before is None else before
-        found.append(finds_other_view(*views))
+        recalled = [
+            finds_other_view(encode.views(queries, one), encode.views(queries, one + 1), encode.views(others, one + 1))
+            for one in range(0, 2 * pairs, 2)
+        ]
+        found.append(torch.stack(recalled).mean(0))
         values = {
             "kept": float(neighbours_kept(before, of_bank).mean()),
             "rank": effective_rank(of_bank),
@@ -142,38 +146,35 @@ def compare_weights(
     return Comparison(candidates, best, by if choose else NOT_CHOSEN, without, given)
 
 
-def most_adapted(recall: Float[Tensor, "candidate query"], knn: Float[Tensor, "candidate image"] | None = None) -> int:
-    """The last candidate that is as good as the best in view recall, among those that take part.
-
-    With labels, those take part that are as good as the best in k-NN. If the first does, which is the frozen encoder,
-    others must have a higher recall.
+def most_adapted(
+    recall: Float[Tensor, "candidate image"], knn: Float[Tensor, "candidate held_out"] | None = None
+) -> int:
+    """The last candidate that is not beaten, in k-NN first, if it is better than the first, the frozen encoder.
 
     >>> recall = torch.tensor([[1.0, 1, 0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0, 1, 0]])
-    >>> most_adapted(recall), most_adapted(recall.flip(0)), most_adapted(0 * recall)
-    (2, 0, 0)
-    >>> most_adapted(recall, recall.flip(0)), most_adapted(0 * recall, recall)
-    (1, 2)
+    >>> most_adapted(recall), most_adapted(recall.flip(0)), most_adapted(0 * recall), most_adapted(0 * recall, recall)
+    (2, 0, 0, 2)
     """
-    equal = as_good_as_the_best(knn) if knn is not None else [True] * len(recall)
-    least = float(recall[0].mean()) if equal[0] else -1.0
-    eligible = [i for i in range(len(recall)) if equal[i] and (i == 0 or float(recall[i].mean()) > least)]
-    best = as_good_as_the_best(recall[eligible])
-    return max(i for i, good in zip(eligible, best, strict=True) if good)
+    figures = [recall] if knn is None else [knn, recall]
+    left = list(range(len(recall)))
+    for hits in figures:
+        left = [i for i, fine in zip(left, not_beaten(hits[left]), strict=True) if fine]
+    return left[-1] if any(float(hits[left[-1]].mean()) > float(hits[0].mean()) for hits in figures) else 0
 
 
-def as_good_as_the_best(hits: Float[Tensor, "candidate image"]) -> list[bool]:
-    """Whether a candidate's accuracy is the highest, or less than a standard error below it.
+def not_beaten(hits: Float[Tensor, "candidate image"]) -> list[bool]:
+    """Whether a candidate is the best one on average, or not significantly below it.
 
-    The error is that of the difference: both were measured on the same images, and where they agree it is zero.
+    The standard error is that of the difference: both were measured on the same images.
 
     >>> one = torch.tensor([1.0, 1, 1, 1, 0, 0, 0, 0])
-    >>> as_good_as_the_best(torch.stack([one, one.flip(0), 0 * one]))
+    >>> not_beaten(torch.stack([one, one.flip(0), 0 * one]))
     [True, True, False]
     """
     best = hits[hits.mean(1).argmax()]
     behind = (best - hits).mean(1)
     error = (best - hits).std(1) / hits.shape[1] ** 0.5
-    return [gap == 0 or gap < noise for gap, noise in zip(behind.tolist(), error.tolist(), strict=True)]
+    return [gap == 0 or gap < SIGNIFICANT * noise for gap, noise in zip(behind.tolist(), error.tolist(), strict=True)]
 
 
 def finds_other_view(

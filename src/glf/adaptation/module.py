@@ -105,9 +105,14 @@ class Adaptation(Pretraining):
             return super().features(images, indices)
         return self._tail_features(indices, 0)
 
+    @property
+    def view_pairs(self) -> int:
+        """Number of disjoint pairs of views of an image that ``view_features`` knows."""
+        return 1 if self.activations is None else (self.activations.shape[1] - 1) // 2
+
     @torch.no_grad()
     def view_features(self, images: ImageSet, indices: np.ndarray, number: int) -> Tensor:
-        """Features of an augmented view of some images, the first (0) or the second (1): the same at every call."""
+        """Features of an augmented view of some images, by its number from 0 on: the same at every call."""
         if self.activations is not None:
             return self._tail_features(indices, 1 + number)
         return self.live_view_features(self.backbone, images, indices, number)

@@ -1,6 +1,7 @@
 """Decode an image file to uint8 pixels: upright, without alpha, grey or RGB; and the size that all images of a set get.
 
-Images of one small square size keep it. Any others become squares with a margin around the crop that training uses.
+Images of one small square size keep it. Any others become squares with a margin around the crop that training uses:
+``_square`` has the rule for images that are not square.
 """
 
 import contextlib
@@ -34,7 +35,7 @@ EXTENSIONS = (
 )
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
 TILE_WIDTH, TILE_HEIGHT, PHOTOMETRIC = 322, 323, 262  # TIFF tags
-VERSION = 4  # raise it whenever the same file would be decoded to other pixels: caches are keyed by it
+VERSION = 5  # raise it whenever the same file would be decoded to other pixels: caches are keyed by it
 
 SMALL = 112  # px; images up to this side count as small: they keep their size, and backbones get another stem
 DEFAULT_CROP = 224  # px of the crop if none is given
@@ -45,7 +46,7 @@ _one_at_a_time = threading.Lock()
 
 
 def decode(data: bytes, *, side: int | None = None, least: int | None = None) -> NDArray[np.uint8]:
-    """Return pixels (height, width, channel) of an image; with ``side``, of its central square resized to that side.
+    """Return pixels (height, width, channel) of an image; with ``side``, made a square of that side.
 
     One channel if the image is grey, else three. EXIF orientation is applied, transparency becomes white, 16-bit grey
     is scaled to 8 bits, and an animation gives its first frame. A JPEG of more than twice ``side``, or more than twice
@@ -152,18 +153,19 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 
 def _square(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
-    """Return the central square, resized to ``side`` (bilinear, antialiased, as torchvision's Resize).
+    """Make a square: crop the long side to the geometric mean of both sides, and squeeze the rest.
 
-    The same as resizing the short side and then cropping, but a strip of 1 x 10,000 pixels never becomes large. The
-    crop starts at a whole pixel. Resized by torch, which takes half of PIL's time and rounds alike.
+    A panorama of 4:1 keeps its central half, at half its width. Cropping alone loses the ends and squeezing alone
+    distorts; benchmarks/aspect.py compares them. Both ends lose the same number of pixels. Bilinear and antialiased, as
+    torchvision's Resize; by torch, which takes half of PIL's time and rounds alike.
     """
     height, width = pixels.shape[:2]
-    short = min(height, width)
-    top, left = (height - short) // 2, (width - short) // 2
-    square = np.array(pixels[top : top + short, left : left + short])  # a copy: PIL's bytes are read-only
-    if short == side:
-        return square
-    image = torch.from_numpy(square).unsqueeze(0).permute(0, 3, 1, 2)  # channels-last strides: three times as fast
+    mean = math.sqrt(height * width)
+    top, left = (max(0, round((length - mean) / 2)) for length in (height, width))
+    part = np.array(pixels[top : height - top, left : width - left])  # a copy: PIL's bytes are read-only
+    if part.shape[:2] == (side, side):
+        return part
+    image = torch.from_numpy(part).unsqueeze(0).permute(0, 3, 1, 2)  # channels-last strides: three times as fast
     resized = F.interpolate(image, (side, side), mode="bilinear", antialias=True, align_corners=False)
     result: NDArray[np.uint8] = resized[0].permute(1, 2, 0).numpy()
     return result

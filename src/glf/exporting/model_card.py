@@ -53,7 +53,8 @@ def model_card(
     steps = [f"- {key.replace('_', ' ')}: {value}" for key, value in preprocess.metadata().items()]
     if exporter.normalises:
         steps.append("- the exported model normalises by mean and std itself: give it values from 0 to 1")
-    parts += ["## Preprocessing", "\n".join(steps), *_training(content, trained), "## Evaluation"]
+    square = f"Photos that are not square:\n\n```python\n{preprocess.code()}\n```"
+    parts += ["## Preprocessing", "\n".join(steps), square, *_training(content, trained), "## Evaluation"]
     parts.append(_evaluation(content.get("evaluation"), run))
     return "\n\n".join(parts) + "\n"
 

@@ -10,7 +10,10 @@ from glf.nn.backbone import Backbone
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocess:
-    """Resize the short side to ``resize``, crop the central square of ``size``, scale to [0, 1], normalise."""
+    """Make a square of side ``resize``, crop its central ``size``, scale to [0, 1], normalise.
+
+    An image that is not square is cropped half way and then squeezed, as glf's own images are (data/decode.py).
+    """
 
     size: int
     resize: int
@@ -34,13 +37,29 @@ class Preprocess:
         """The preprocessing with self-explanatory names."""
         return {
             "input": f"(batch, {self.channels}, {self.size}, {self.size}), {'RGB' if self.channels == 3 else 'grey'}",
-            "resize_short_side": self.resize,
+            "crop_long_side": "to the geometric mean of both sides, centred",
+            "resize_to_square": self.resize,
             "centre_crop": self.size,
             "interpolation": f"{self.interpolation}, antialiased",
             "values": "0 to 1",
             "mean": list(self.mean),
             "std": list(self.std),
         }
+
+    def code(self) -> str:
+        """Python code that makes the square; timm's and torchvision's own transforms only crop."""
+        return "\n".join(
+            [
+                "from PIL import Image",
+                "",
+                "",
+                "def squared(image):",
+                "    mean = (image.width * image.height) ** 0.5",
+                "    left, top = (max(0, round((side - mean) / 2)) for side in image.size)",
+                "    box = (left, top, image.width - left, image.height - top)",
+                f"    return image.crop(box).resize(({self.resize}, {self.resize}), Image.Resampling.BILINEAR)",
+            ]
+        )
 
     def timm(self) -> dict[str, Any]:
         """The preprocessing with timm's names. timm resizes to floor(size / crop_pct), which must equal ``resize``."""
