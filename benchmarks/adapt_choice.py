@@ -5,9 +5,12 @@ For each run, all five candidates (frozen, adapted, three averages) are measured
 and each rule of choice by the candidate that it keeps. One setting has a learning rate that is far too high, so that
 keeping the frozen weights is sometimes right. The test split is not read.
 
-Results are stored after each run and not repeated. Cost: 2 minutes for each run with one thread.
+Results are stored after each run and not repeated. Cost: 15 runs of three minutes with one thread, two at a time.
 
-    python benchmarks/adapt_choice.py --images imagenette96.tar cifar10.tar fashion-mini --jobs 2
+`earlier` in the results has the candidates of runs with other seeds, after which the rules were changed.
+
+    python benchmarks/adapt_choice.py \\
+        --images ucmerced.tar plantvillage_tomato.tar imagenette96.tar cifar10.tar fashion-mini
 """
 
 import argparse
@@ -40,7 +43,6 @@ MOST, JUDGING = 3_000, 0.4  # images of a set at most, and the share of them tha
 SETTINGS: dict[str, dict[str, Any]] = {
     "simclr": {"method": "simclr"},
     "simclr+lpm, upsilon 0.3": {"method": "simclr+lpm", "adc": AdcOptions(upsilon=0.3)},
-    "simclr+lpm, upsilon 1": {"method": "simclr+lpm", "adc": AdcOptions(upsilon=1.0)},
     "simclr, lr 1e-2": {"method": "simclr", "lr": 1e-2},
 }
 
@@ -131,12 +133,13 @@ def main() -> None:
     content = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"rows": []}
     done = {(row["data"], row["seed"], row["setting"]) for row in content["rows"]}
     wanted = [(d, s, v) for s in options.seeds for d in options.images for v in SETTINGS if (d, s, v) not in done]
+    command = f"python benchmarks/adapt_choice.py --images {' '.join(options.images)}"
     spawn = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(options.jobs, mp_context=spawn) as pool:
         for row in pool.map(run, *zip(*wanted, strict=True), [Path(folder)] * len(wanted)) if wanted else ():
             content["rows"].append(row)
             print(json.dumps(row), flush=True)
-            write_file(RESULTS, json.dumps({**content, **provenance()}, indent=1) + "\n")
+            write_file(RESULTS, json.dumps({**content, **provenance(), "command": command}, indent=1) + "\n")
     for setting in SETTINGS:
         print(setting, json.dumps(summary([row for row in content["rows"] if row["setting"] == setting]), indent=1))
     print("all", json.dumps(summary(content["rows"]), indent=1))
