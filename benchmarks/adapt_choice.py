@@ -1,7 +1,7 @@
-"""Which weights should glf adapt keep, and with which weight of LPM? Judged on images that no run has seen.
+"""Which weights should glf adapt keep, and with which weight of LPM? Measured on images that no run has seen.
 
-The training split of a set is parted: one part is adapted to, a tenth of it held out as usual; the other part judges.
-For each run, all five candidates (frozen, adapted, three averages) are measured by k-NN (k = 5) on the judging images,
+The training split of a set is parted: one part is adapted to, a tenth of it held out as usual; the other is unseen.
+For each run, all five candidates (frozen, adapted, three averages) are measured by k-NN (k = 5) on the unseen images,
 and each rule of choice by the candidate that it keeps. One setting has a learning rate that is far too high, so that
 keeping the frozen weights is sometimes right. The test split is not read.
 
@@ -39,7 +39,7 @@ from glf.result import provenance, write_file
 
 RESULTS = pages.HERE / "results" / "adapt_choice.json"
 ENCODER, SIZE = "timm:tf_efficientnet_lite0", 96
-MOST, JUDGING = 3_000, 0.4  # images of a set at most, and the share of them that judges
+MOST, UNSEEN = 3_000, 0.4  # images of a set at most, and the share of them that no run sees
 SETTINGS: dict[str, dict[str, Any]] = {
     "simclr": {"method": "simclr"},
     "simclr+lpm, upsilon 0.3": {"method": "simclr+lpm", "adc": AdcOptions(upsilon=0.3)},
@@ -48,14 +48,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def part(data: str, seed: int, folder: Path) -> tuple[Path, ImageSet]:
-    """The images to adapt to, as a file, and the judging images."""
+    """The images to adapt to, as a file, and the unseen images."""
     images = sources.load_images(data, "train", size=SIZE)
     images = images.select(stratified_sample(images.targets, min(len(images), MOST), seed))
-    judges = stratified_sample(images.targets, int(len(images) * JUDGING), seed + 100)
-    rest = images.select(np.setdiff1d(np.arange(len(images)), judges))
+    unseen = stratified_sample(images.targets, int(len(images) * UNSEEN), seed + 100)
+    rest = images.select(np.setdiff1d(np.arange(len(images)), unseen))
     path = folder / f"{Path(data).stem}-{seed}.npz"
     np.savez(path, x_train=np.asarray(rest.pixels[:]), y_train=rest.targets)
-    return path, images.select(judges)
+    return path, images.select(unseen)
 
 
 def averaged(frozen: Backbone, adapted: dict[str, torch.Tensor], share: float) -> Backbone:
@@ -74,7 +74,7 @@ def averaged(frozen: Backbone, adapted: dict[str, torch.Tensor], share: float) -
 def run(data: str, seed: int, setting: str, folder: Path) -> dict[str, Any]:
     """Adapt once; return each candidate's figures and what each rule keeps."""
     torch.set_num_threads(1)
-    path, judging = part(data, seed, folder)
+    path, unseen = part(data, seed, folder)
     out = folder / f"{Path(data).stem}-{seed}-{setting.replace(' ', '_')}"
     config = AdaptConfig(
         encoder=ENCODER, data=str(path), out=out, image_size=SIZE, seed=seed, choose=False, **SETTINGS[setting]
@@ -84,13 +84,13 @@ def run(data: str, seed: int, setting: str, folder: Path) -> dict[str, Any]:
     train, val = split_held_out(images, config)
     frozen = load_encoder(ENCODER, size=SIZE).eval()
     adapted = load_encoder(f"run:{out}", size=SIZE).state_dict()
-    judged = []
+    accuracies = []
     for share in SHARES:
         encoder = averaged(frozen, adapted, share)
         bank = encode_all(encoder, images, train, device="cpu", size=SIZE)
-        seen = encode_all(encoder, judging, np.arange(len(judging)), device="cpu", size=SIZE)
-        known, truth = torch.from_numpy(images.targets[train]), torch.from_numpy(judging.targets)
-        judged.append(round(float((knn_predict(bank, known, seen, 5) == truth).double().mean()), 4))
+        queries = encode_all(encoder, unseen, np.arange(len(unseen)), device="cpu", size=SIZE)
+        known, truth = torch.from_numpy(images.targets[train]), torch.from_numpy(unseen.targets)
+        accuracies.append(round(float((knn_predict(bank, known, queries, 5) == truth).double().mean()), 4))
     found = result["adaptation"]
     names = list(found["candidates"])
     rows = list(found["candidates"].values())
@@ -100,7 +100,7 @@ def run(data: str, seed: int, setting: str, folder: Path) -> dict[str, Any]:
         "seed": seed,
         "setting": setting,
         "held out": len(val),
-        "judged": judged,
+        "unseen": accuracies,
         **{figure: [row[figure] for row in rows] for figure in ("knn", "recall", "kept")},
         "keep": keep,
     }
@@ -110,9 +110,9 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     """For each rule: how often it keeps the best candidate, one not below frozen, and its mean distances to both."""
     found = {}
     for rule in rows[0]["keep"]:
-        kept = np.array([row["judged"][row["keep"][rule]] for row in rows])
-        frozen = np.array([row["judged"][0] for row in rows])
-        best = np.array([max(row["judged"]) for row in rows])
+        kept = np.array([row["unseen"][row["keep"][rule]] for row in rows])
+        frozen = np.array([row["unseen"][0] for row in rows])
+        best = np.array([max(row["unseen"]) for row in rows])
         found[rule] = {
             "runs": len(rows),
             "best": int((kept == best).sum()),

@@ -96,7 +96,7 @@ def main() -> None:
         base="alone",
         variants={"alone": {}},
         settings={"recipe": "tiny", "max_images": TRAIN + VAL, "val_images": VAL},
-        evaluation={"max_images": TRAIN + VAL},
+        evaluation={"max_images": TRAIN + VAL, "suite": ["knn", "linear", "geometry"]},
     )
     content = collected(conduct(study, RUNS, options.jobs), options.images)
     OUT.write_text(json.dumps(content, indent=1) + "\n")

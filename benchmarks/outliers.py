@@ -109,7 +109,7 @@ def study(images: str, data: tuple[str, ...]) -> Study:
         base="dcm+lpm",
         variants={name: {"constrain": name, "nu": 1.0} for name in ("dcm+lpm", "adc")},
         settings={"recipe": "tiny", "epochs": 4, "val_images": 0, "prior": PRIOR, "prior_size": SIZE},
-        evaluation={"data": images, "max_images": NATIVE},
+        evaluation={"data": images, "max_images": NATIVE, "suite": ["knn", "linear", "geometry"]},
     )
 
 
