@@ -38,7 +38,7 @@ def test_before_and_after(tmp_path: Path) -> None:
     assert "untrained" not in (tmp_path / "page.html").read_text()
     text = (tmp_path / "page.html").read_text()
     assert text.count("data:image/webp") == 5  # both maps share their thumbnails
-    assert text.count('class="marked"') == 2  # the chosen weights, and the trained encoder of the evaluation
+    assert text.count('class="marked"') == 1  # the chosen weights
 
 
 @pytest.mark.parametrize(

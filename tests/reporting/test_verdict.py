@@ -58,6 +58,12 @@ def test_the_page_is_not_green_for_a_run_that_is_level_with_raw_pixels(tmp_path:
     assert "not significantly different from raw pixels (61.0 %)" in text
 
 
+def test_a_run_that_was_evaluated_alone_says_so(tmp_path: Path) -> None:
+    changed_run(tmp_path / "a", {"pixels": None, "untrained": None})
+    write_report(tmp_path / "a", tmp_path / "page.html")
+    assert "Evaluated without references. To do next: glf evaluate" in (tmp_path / "page.html").read_text()
+
+
 def further_accuracies(path: Path, key: str, values: dict[str, tuple[float, float, float]]) -> Run:
     """A sample run with one more accuracy (value, low, high) of each encoder."""
     evaluation = read_result(changed_run(path, {}).path)["evaluation"]

@@ -42,19 +42,19 @@ def candidate_name(run: Run, name: str) -> str:
 
 
 def accuracy_rows(run: Run) -> list[Row]:
-    """A row per encoder and a column per accuracy, below a header; empty without accuracies."""
+    """A row per accuracy and a column per encoder, below a header; empty without accuracies."""
     protocols = run.evaluation.get("protocols", {})
     keys = [key for key in protocols if key in run.evaluation.get("percent", ())]
     if not keys:
         return []
-    rows: list[Row] = [["encoder", *(protocols[key] for key in keys)]]
-    for encoder in run.encoders:
+    rows: list[Row] = [["protocol", *run.encoders]]
+    for key in keys:
         cells = []
-        for key in keys:
+        for encoder in run.encoders:
             cell, interval = percent_cell(run.value(key, encoder)), run.interval(key, encoder)
             half = f" ± {50 * (interval[1] - interval[0]):.1f}" if interval else ""
             cells.append(cell._replace(text=cell.text + half))
-        rows.append([encoder, *cells])
+        rows.append([protocols[key], *cells])
     return rows
 
 
