@@ -33,7 +33,8 @@ def scenes(garments: UInt8[np.ndarray, "image height width"], seed: int) -> UInt
 
     size, angle = uniform(*SIZE) * x.shape[-1] / SIDE, uniform(-ANGLE, ANGLE) * math.pi / 180
     centre = torch.stack((uniform(-1, 1), uniform(-1, 1)), 1) * (1 - INSIDE * size).clamp_min(0).unsqueeze(1)
-    garment, mask = moved(torch.cat((x, (x > VISIBLE).float()), 1), size, angle, centre).split(1, 1)
+    both = moved(torch.cat((x, (x > VISIBLE).float()), 1), size, angle, centre)
+    garment, mask = both[:, :1], both[:, 1:]
     ground = uniform(*GROUND).view(-1, 1, 1, 1).repeat(1, 1, SIDE, SIDE)
     for _ in range(PIECES):
         add_piece(ground, x, uniform(*BRIGHTNESS), generator)

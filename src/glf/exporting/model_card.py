@@ -80,7 +80,7 @@ def _training(content: dict[str, Any], trained: PretrainConfig | None) -> list[s
         "## Data",
         f"{trained.data}{images}. Labels were not used for training, unless the method is supervised.",
         "## Method",
-        f"`{trained.method}`, {counted(trained.epochs, 'epoch')}, batch size {trained.batch_size},"
+        f"`{trained.method}`, {counted(trained.epochs or 0, 'epoch')}, batch size {trained.batch_size},"
         f" seed {trained.seed}{health}."
         " The aligning and the constraining terms of its loss:",
         _method(trained),
