@@ -214,7 +214,7 @@ def test_the_content_of_the_model_card(exported: dict[str, Any]) -> None:
     for words in (
         "simclr+adc", "| align |", "| constrain |", "dcm", "16 images, 3 files skipped",
         "Not evaluated yet: run `glf evaluate", "Called from Python with these options", "'image_size': 120",
-        "fill in: your licence", "resize short side: 137",
+        "fill in: your licence", "resize to square: 137", "def squared(image):",
         'timm.create_model("resnet18", num_classes=0, checkpoint_path="model.safetensors")', "library_name: timm",
     ):  # fmt: skip
         assert words in text, words

@@ -46,7 +46,7 @@ def test_detection_as_part_of_the_suite(
     config = EvaluateConfig(run=run, suite=("detect",), detect=options(folder, detect_epochs=1), references=False)
     found = evaluate(config, console)
     assert set(found["rows"]["trained"]) == {"boxes_AP", "boxes_AP50", "boxes_AP75"}
-    assert "Faster R-CNN C4, 64 px, 1 epochs" in found["protocols"]["boxes_AP50"]
+    assert "Faster R-CNN C4, 64 px, 1 epoch," in found["protocols"]["boxes_AP50"]
     assert (run / "detect" / "trained" / "detect.json").is_file()
     with pytest.raises(ValueError, match="name them with --boxes"):
         evaluate(EvaluateConfig(run=run, suite=("detect",)), console)
