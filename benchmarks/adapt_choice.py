@@ -18,6 +18,7 @@ import json
 import multiprocessing
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -60,15 +61,14 @@ def part(data: str, seed: int, folder: Path) -> tuple[Path, ImageSet]:
 
 def averaged(frozen: Backbone, adapted: dict[str, torch.Tensor], share: float) -> Backbone:
     """The encoder with averaged weights."""
-    mixed = load_encoder(ENCODER, size=SIZE)
-    own = frozen.state_dict()
+    mixed, own = deepcopy(frozen), frozen.state_dict()
     mixed.load_state_dict(
         {
             name: torch.lerp(value, adapted[name], share) if value.is_floating_point() else value
             for name, value in own.items()
         }
     )
-    return mixed.eval()
+    return mixed
 
 
 def run(data: str, seed: int, setting: str, folder: Path) -> dict[str, Any]:

@@ -23,6 +23,7 @@ import pages
 import torch
 from PIL import Image
 
+from glf.data.decode import square
 from glf.measure.knn import most_similar
 from glf.nn.backbone import Backbone
 from glf.nn.pretrained import load_encoder
@@ -54,11 +55,8 @@ def padded(image: Image.Image, size: int) -> Image.Image:
 
 
 def half(image: Image.Image, size: int) -> Image.Image:
-    """The long side is cropped to the geometric mean of both sides, and the rest squeezed."""
-    middle = round((image.width * image.height) ** 0.5)
-    width, height = min(image.width, middle), min(image.height, middle)
-    left, top = (image.width - width) // 2, (image.height - height) // 2
-    return squeezed(image.crop((left, top, left + width, top + height)), size)
+    """The rule of glf: the long side is cropped to the geometric mean of both sides, and the rest squeezed."""
+    return Image.fromarray(square(np.asarray(image), size))
 
 
 FORMS: dict[str, Callable[[Image.Image, int], Image.Image]] = {

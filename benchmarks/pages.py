@@ -10,9 +10,9 @@ import all_methods
 import machines
 
 from glf.comparison.study import read_toml
+from glf.measure.intervals import t_interval
 from glf.methods import METHODS
 from glf.reporting.chart import svg_file
-from glf.reporting.statistics import paired_difference
 from glf.reporting.study_charts import sensitivity_charts
 from glf.reporting.study_tables import COLUMN_METRICS, Delta, deltas, markdown, markdown_table, seed_values
 from glf.result import write_file
@@ -179,8 +179,8 @@ def demo(content: dict[str, Any]) -> list[str]:
 
 def with_interval(values: list[float]) -> str:
     """Mean and half of the 95 % t-interval."""
-    found = paired_difference([0.0] * len(values), values)
-    return f"{found.mean:.1f} ± {found.high - found.mean:.1f}"
+    mean, _, high = t_interval(values)
+    return f"{mean:.1f} ± {high - mean:.1f}"
 
 
 def store(name: str, content: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from glf.commands import COMMANDS
+from glf.commands import COMMANDS, configured
 from glf.config.help_groups import parse
 from glf.files import printable
 from glf.health.examine import UnhealthyRunError
@@ -58,7 +58,7 @@ def parse_config(name: str, arguments: list[str]) -> Any:
     if name in COMMANDS:
         command = COMMANDS[name]
         read = partial(tyro.cli, prog=f"glf {name}", description=command.help, args=arguments, config=OPTIONS)
-        return parse(command.config, read)
+        return configured(command.config, parse(command.config, read))
     commands = [Annotated[c.config, tyro.conf.subcommand(c.name, description=c.summary)] for c in COMMANDS.values()]
     every_config: Any = Union[tuple(commands)]  # noqa: UP007
     return tyro.cli(every_config, prog="glf", description=PATH, args=[name, *arguments], config=OPTIONS)

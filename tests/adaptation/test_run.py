@@ -159,8 +159,8 @@ def one_in(count: int, share: float) -> list[float]:
         ((0.5, 0.7, 0.6, 0.4, 0.2), None, 1),  # harmed: the average that helped
         ((0.5, 0.4, 0.3, 0.2, 0.1), None, 0),  # harmed: frozen
         ((0.5, 0.5, 0.5, 0.5, 0.5), None, 0),  # nothing is better
-        ((0.500, 0.700, 0.800, 0.800, 0.795), None, 4),  # one of 200 images: not told apart, so the most adapted
-        ((0.500, 0.505, 0.505, 0.500, 0.495), None, 0),  # not told apart, and no better than frozen
+        ((0.500, 0.700, 0.800, 0.800, 0.795), None, 4),  # one of 200 images is not significant: the most adapted
+        ((0.500, 0.505, 0.505, 0.500, 0.495), None, 0),  # not significant, and no better than frozen
         ((0.5, 0.6, 0.7, 0.8, 0.9), (0.8, 0.8, 0.9, 0.7, 0.6), 2),  # labels come first
         ((0.5, 0.4, 0.3, 0.2, 0.1), (0.5, 0.6, 0.7, 0.8, 0.9), 4),
         ((0.5, 0.5, 0.5, 0.5, 0.5), (0.5, 0.6, 0.7, 0.8, 0.9), 4),  # only labels tell

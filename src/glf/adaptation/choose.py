@@ -2,9 +2,9 @@
 
 Candidates are compared on held-out images by their view recall: how often a view of an image finds another view of that
 image among many. Training asks for that on other images; weights that have lost what tells images apart fail it. With
-labels, k-NN accuracy comes first. A few hundred images seldom tell averages apart: a candidate is out only if another
-one is significantly better. Of the others the most adapted one is kept; or the frozen encoder, if that one is no better
-than it in any figure. docs/adapt.md has the hit rate.
+labels, k-NN accuracy comes first. Differences between averages are seldom significant on a few hundred images: a
+candidate is out only if another one is significantly better. Of the others the most adapted one is kept; or the frozen
+encoder, if that one is no better than it in any figure. docs/adapt.md has the hit rate.
 """
 
 from collections.abc import Callable

@@ -66,48 +66,43 @@ ADAPT_GROUPS: dict[str, Group] = {
 }
 ADAPT_GROUPS["network"] = ("The heads on the encoder.", ADAPT_GROUPS["network"][1])
 ADAPT_GROUPS["optimisation"] = ("How long and how fast.", (*ADAPT_GROUPS["optimisation"][1], "head_lr", "head_share"))
-
-
 GROUPS = {PretrainConfig: PRETRAIN_GROUPS, AdaptConfig: ADAPT_GROUPS}
 
 
-def parse(config: type[Any], read: Callable[[Any], Any]) -> Any:
-    """Build a config from the command line; ``read`` is tyro.cli with its other arguments."""
+def parse(config: type[Any], read: Callable[[Any], Any]) -> dict[str, Any]:
+    """The options of a command line by name, those of nested configs among the others.
+
+    ``read`` is tyro.cli with its other arguments.
+    """
     nested = groups(config)
-    plain = tuple(one.name for one in fields(config) if one.name not in nested)
-    own = {name: (inner.__doc__ or "", (name,)) for name, inner in nested.items()}
-    titles = GROUPS.get(config) or {"": ("", plain), **own}
+    own = _options(config)
+    options = {name: [own[name]] for name in own if name not in nested}
+    options |= {name: list(_options(type(inner), inner).values()) for name, inner in nested.items()}
+    titles = GROUPS.get(config)
+    if titles is None:
+        plain = tuple(name for name in options if name not in nested)
+        titles = {"": ("", plain), **{name: (inner.__doc__ or "", (name,)) for name, inner in nested.items()}}
     members: list[Any] = []
     for title, (purpose, names) in titles.items():
-        options = [
-            option
-            for name in names
-            for option in (
-                _options(type(nested[name]), start=nested[name]) if name in nested else _options(config, name)
-            )
-        ]
+        found = [option for name in names for option in options[name]]
         if title:
-            kind = make_dataclass(title, options, frozen=True, kw_only=True)
-            options = [(title, Annotated[kind, tyro.conf.arg(help=purpose)], field(default_factory=kind))]
-        members += options
-    found = vars(read(make_dataclass(config.__name__, members, frozen=True, kw_only=True)))
-    values = {name: value for name, value in found.items() if name not in titles}
-    for title in titles.keys() & found.keys():
-        values |= vars(found[title])
-    for name, inner in nested.items():
-        values[name] = type(inner)(**{one.name: values.pop(one.name) for one in fields(inner)})
-    return config(**values)
+            kind = make_dataclass(title, found, frozen=True, kw_only=True)
+            found = [(title, Annotated[kind, tyro.conf.arg(help=purpose)], field(default_factory=kind))]
+        members += found
+    values: dict[str, Any] = {}
+    for name, value in vars(read(make_dataclass(config.__name__, members, frozen=True, kw_only=True))).items():
+        values |= vars(value) if name in titles else {name: value}
+    return values
 
 
-def _options(config: type[Any], only: str = "", start: Any = None) -> list[Any]:
-    """Fields of a config, all or one, with their help, as make_dataclass takes them; ``start`` has other defaults."""
+def _options(config: type[Any], start: Any = None) -> dict[str, Any]:
+    """Fields of a config with their help, as make_dataclass takes them; ``start`` has other defaults."""
     hints, helps = get_type_hints(config, include_extras=True), option_docs(config)
-    found = []
+    found = {}
     for one in fields(config):
-        if only in ("", one.name):
-            default = one.default if start is None else getattr(start, one.name)
-            hint = _documented(one.name, hints[one.name], default, helps.get(one.name, ""))
-            found.append((one.name, hint, field(default=default, default_factory=one.default_factory)))
+        default = one.default if start is None else getattr(start, one.name)
+        hint = _documented(one.name, hints[one.name], default, helps.get(one.name, ""))
+        found[one.name] = (one.name, hint, field(default=default, default_factory=one.default_factory))
     return found
 
 

@@ -1,7 +1,7 @@
 """Decode an image file to uint8 pixels: upright, without alpha, grey or RGB; and the size that all images of a set get.
 
 Images of one small square size keep it. Any others become squares with a margin around the crop that training uses:
-``_square`` has the rule for images that are not square.
+``square`` has the rule for images that are not square.
 """
 
 import contextlib
@@ -68,7 +68,7 @@ def decode(data: bytes, *, side: int | None = None, least: int | None = None) ->
         image = _flat(image)
         pixels = np.asarray(image)
         pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
-        return pixels if side is None else _square(pixels, side)
+        return pixels if side is None else square(pixels, side)
 
 
 def header_size(data: bytes) -> tuple[int, int]:
@@ -152,7 +152,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     return Image.fromarray(grey)
 
 
-def _square(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
+def square(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
     """Make a square: crop the long side to the geometric mean of both sides, and squeeze the rest.
 
     A panorama of 4:1 keeps its central half, at half its width. Cropping alone loses the ends and squeezing alone

@@ -1,13 +1,15 @@
 """Accuracy from few labels: 1, 10 and 100 labels per class, averaged over random draws of the labelled images."""
 
+from statistics import stdev
+
 import numpy as np
 import torch
-from scipy.stats import t as student
 from torch import Tensor
 
 from glf.config.evaluation import SHOT_DRAWS, SHOTS
 from glf.evaluation.classifiers import FeatureScaler, logistic_regression
 from glf.evaluation.context import CONFIDENCE, EvalContext, Metric
+from glf.measure.intervals import t_interval
 from glf.measure.knn import most_similar
 from glf.ui import counted
 
@@ -37,16 +39,19 @@ def fewshot(context: EvalContext) -> dict[str, Metric]:
                     accuracy = float((classes == context.test_labels).double().mean())
                     found.setdefault((classifier, shots), []).append(accuracy)
                 advance()
-    order = sorted(found, key=lambda key: list(CLASSIFIERS).index(key[0]))
-    return {f"{classifier}{shots}": _metric(classifier, shots, found[classifier, shots]) for classifier, shots in order}
+    return {
+        f"{classifier}{shots}": _metric(classifier, shots, found[classifier, shots])
+        for classifier in CLASSIFIERS
+        for shots in used
+        if (classifier, shots) in found
+    }
 
 
 def _metric(classifier: str, shots: int, accuracies: list[float]) -> Metric:
     """Mean over draws, with its t-interval."""
-    mean, spread = float(np.mean(accuracies)), float(np.std(accuracies, ddof=1))
-    half = float(student.ppf((1 + CONFIDENCE) / 2, len(accuracies) - 1)) * spread / len(accuracies) ** 0.5
+    mean, low, high = t_interval(accuracies, CONFIDENCE)
     protocol = f"{counted(shots, 'label')} per class ({CLASSIFIERS[classifier]}, {len(accuracies)} draws)"
-    details = {"interval": (round(mean - half, 4), round(mean + half, 4)), "spread": round(spread, 4)}
+    details = {"interval": (round(low, 4), round(high, 4)), "spread": round(stdev(accuracies), 4)}
     return Metric(round(mean, 4), protocol, details, percent=True)
 
 

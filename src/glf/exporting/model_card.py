@@ -5,7 +5,7 @@ from typing import Any
 
 import glf
 from glf.config.base import to_dict
-from glf.config.training import AdaptConfig, PretrainConfig
+from glf.config.training import AdaptConfig, PretrainConfig, ResolvedPretrainConfig
 from glf.exporting.base_model import adaptation, front_matter
 from glf.exporting.formats import Exporter
 from glf.exporting.loading_code import WEIGHTS, LoadingCode
@@ -59,7 +59,7 @@ def model_card(
     return "\n\n".join(parts) + "\n"
 
 
-def _training(content: dict[str, Any], trained: PretrainConfig | None) -> list[str]:
+def _training(content: dict[str, Any], trained: ResolvedPretrainConfig | None) -> list[str]:
     if trained is None:
         return ["## Training", "Unknown: the file was exported without its run directory."]
     data = content.get("data", {})
@@ -80,7 +80,7 @@ def _training(content: dict[str, Any], trained: PretrainConfig | None) -> list[s
         "## Data",
         f"{trained.data}{images}. Labels were not used for training, unless the method is supervised.",
         "## Method",
-        f"`{trained.method}`, {counted(trained.epochs or 0, 'epoch')}, batch size {trained.batch_size},"
+        f"`{trained.method}`, {counted(trained.epochs, 'epoch')}, batch size {trained.batch_size},"
         f" seed {trained.seed}{health}."
         " The aligning and the constraining terms of its loss:",
         _method(trained),

@@ -2,10 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from statistics import mean, stdev
 from typing import NamedTuple
 
-from scipy.stats import t as student
+from glf.measure.intervals import t_interval
 
 
 class PairedDifference(NamedTuple):
@@ -32,17 +31,11 @@ class PairedDifference(NamedTuple):
 
 
 def paired_difference(base: Sequence[float], other: Sequence[float], confidence: float = 0.95) -> PairedDifference:
-    r"""Student's t-interval of the differences ``other - base``, pair by pair.
-
-    .. math:: \bar d \pm t_{n-1, (1+c)/2} \frac{s_d}{\sqrt n}
+    """Student's t-interval of the differences ``other - base``, pair by pair.
 
     >>> found = paired_difference([1.0, 2.0, 3.0], [2.0, 4.0, 6.0])  # differences 1, 2, 3: 2 +- 4.303 / sqrt(3)
     >>> [round(x, 3) for x in found[:3]], found.significant
     ([2.0, -0.484, 4.484], False)
     """
     differences = [b - a for a, b in zip(base, other, strict=True)]
-    count = len(differences)
-    if count < 2:
-        return PairedDifference(mean(differences), -math.inf, math.inf, count)
-    reach = float(student.ppf((1 + confidence) / 2, count - 1)) * stdev(differences) / math.sqrt(count)
-    return PairedDifference(mean(differences), mean(differences) - reach, mean(differences) + reach, count)
+    return PairedDifference(*t_interval(differences, confidence), len(differences))
