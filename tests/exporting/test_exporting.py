@@ -20,7 +20,7 @@ from glf.data.batches import to_tensor
 from glf.data.sources import load_images
 from glf.evaluation.classifiers import linear_probe
 from glf.exporting.formats import EXPORTERS
-from glf.exporting.loading_code import WEIGHTS, safetensors_code
+from glf.exporting.loading_code import safetensors_code
 from glf.exporting.write import Exported, check_export, export
 from glf.measure.knn import knn_predict
 from glf.nn.backbone import Backbone
@@ -215,7 +215,7 @@ def test_the_content_of_the_model_card(exported: dict[str, Any]) -> None:
         "simclr+adc", "| align |", "| constrain |", "dcm", "16 images, 3 files skipped",
         "Not evaluated yet: run `glf evaluate", "Called from Python with these options", "'image_size': 120",
         "fill in: your licence", "resize to square: 137", "def squared(image):",
-        'timm.create_model("resnet18", num_classes=0, checkpoint_path="model.safetensors")', "library_name: timm",
+        'timm.create_model("resnet18", num_classes=0, checkpoint_path=\'model.safetensors\')', "library_name: timm",
     ):  # fmt: skip
         assert words in text, words
     vit = exported["timm, transformer for small images"][0].card.read_text()
@@ -267,7 +267,24 @@ def test_a_file_with_other_features_is_never_written(tmp_path, console, monkeypa
     with pytest.raises(ValueError, match=r"would give other features than small_resnet .*nothing was written"):
         export(ExportConfig(run=run, format="safetensors", out=tmp_path / "out"), console)
     assert list((tmp_path / "out").iterdir()) == []
-    assert check_export(loading.code.replace(WEIGHTS, str(run)), load_backbone(run).eval(), exporter) == 0
+    assert check_export(loading.run(run), load_backbone(run).eval(), exporter) == 0
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "onnx"])
+@pytest.mark.parametrize(
+    "name", ['a"+str(__import__("pathlib").Path("PWNED").touch())+"', "it's", 'a "quote"', "back\\slash", "line\nbreak"]
+)
+def test_a_name_is_never_code(name: str, kind: Format, tmp_path, console, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    backbone = Backbone("small_resnet", channels=1, image_size=28)
+    folder = tmp_path / name
+    folder.mkdir()
+    done = export(ExportConfig(run=saved(backbone, folder), format=kind, out=folder / "out"), console)
+    assert done.file.is_file()
+    assert not (tmp_path / "PWNED").exists()
+    (code,) = re.findall(r"```python\n(.*?)```", done.card.read_text(), flags=re.DOTALL)[:1]
+    monkeypatch.chdir(done.file.parent)
+    exec(code, {})  # as written on the card, next to the file
 
 
 def test_a_full_disk_leaves_nothing(tmp_path, console):

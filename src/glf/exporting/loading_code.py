@@ -4,6 +4,7 @@
 features.
 """
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -11,11 +12,15 @@ from torch import nn
 from glf.data.decode import SMALL
 from glf.nn.backbone import Backbone, classifier_name, stem_kind, transformer_sizes
 
-WEIGHTS = "FILE"  # placeholder for the path of the weights in the code
+WEIGHTS = "FILE"  # a variable: the path of the weights
 
 
 class LoadingCode(NamedTuple):
-    """Code that defines ``model``, which takes normalised images unless the format normalises them itself."""
+    """Code that defines ``model``, which takes normalised images unless the format normalises them itself.
+
+    The code reads the path of the weights from the variable `WEIGHTS`: a file's name never becomes part of code that
+    glf runs.
+    """
 
     code: str
     name: str = ""  # of the model in its library
@@ -24,12 +29,22 @@ class LoadingCode(NamedTuple):
         ""  # code that loads the model and its preprocessing from the folder, if the format has such a way
     )
 
+    def text(self, path: Path | str) -> str:
+        """The code for people, with the path of the weights in it."""
+        return self.code.replace(WEIGHTS, repr(str(path)))
+
+    def run(self, path: Path) -> Any:
+        """Run the code and return the model."""
+        scope: dict[str, Any] = {WEIGHTS: str(path)}
+        exec(self.code, scope)
+        return scope["model"]
+
 
 def timm_code(backbone: Backbone) -> LoadingCode:
     """One call of timm.create_model; ValueError if no such call gives this model."""
     plain, name, arguments, call = _timm_model(backbone)
     _check_same("timm", backbone, plain)
-    code = f'import timm\n\nmodel = {call[:-1]}, checkpoint_path="{WEIGHTS}").eval()'
+    code = f"import timm\n\nmodel = {call[:-1]}, checkpoint_path={WEIGHTS}).eval()"
     from_folder = (
         "import timm\n\n"
         'model = timm.create_model("local-dir:.", pretrained=True).eval()\n'
@@ -42,7 +57,7 @@ def torchvision_code(backbone: Backbone) -> LoadingCode:
     """A torchvision model without its classifier; ValueError if this is not a plain torchvision model."""
     plain, lines = _torchvision_model(backbone)
     _check_same("torchvision", backbone, plain)
-    load = [f'model.load_state_dict(torch.load("{WEIGHTS}", weights_only=True))', "model.eval()"]
+    load = [f"model.load_state_dict(torch.load({WEIGHTS}, weights_only=True))", "model.eval()"]
     return LoadingCode("\n".join(["import torch", "import torchvision", "from torch import nn", "", *lines, *load]))
 
 
@@ -57,7 +72,7 @@ def safetensors_code(backbone: Backbone) -> LoadingCode:
     else:
         plain, _, _, call = _timm_model(backbone)
         imports, lines = ["import timm", *imports], [f"model = {call}", *_changes(plain, backbone.body)]
-    load = [f'model.load_state_dict(load_file("{WEIGHTS}"))', "model.eval()"]
+    load = [f"model.load_state_dict(load_file({WEIGHTS}))", "model.eval()"]
     return LoadingCode("\n".join([*imports, "", *lines, *load]))
 
 
@@ -66,7 +81,7 @@ def onnx_code(_: Backbone) -> LoadingCode:
     lines = [
         "import onnxruntime",
         "",
-        f'session = onnxruntime.InferenceSession("{WEIGHTS}", providers=["CPUExecutionProvider"])',
+        f'session = onnxruntime.InferenceSession({WEIGHTS}, providers=["CPUExecutionProvider"])',
         "",
         "",
         "def model(images):  # float32 (batch, channel, height, width), values from 0 to 1, not normalised",

@@ -8,7 +8,7 @@ from glf.config.base import to_dict
 from glf.config.training import AdaptConfig, PretrainConfig, ResolvedPretrainConfig
 from glf.exporting.base_model import adaptation, front_matter
 from glf.exporting.formats import Exporter
-from glf.exporting.loading_code import WEIGHTS, LoadingCode
+from glf.exporting.loading_code import LoadingCode
 from glf.exporting.preprocess import Preprocess
 from glf.methods import parse
 from glf.nn.backbone import Backbone
@@ -46,7 +46,7 @@ def model_card(
         "## How to load it",
         "Without glf, in the folder of this file. The features differ from those of the training run by at most"
         f" {difference:.1e}, relative to the largest feature.",
-        f"```python\n{loading.code.replace(WEIGHTS, name)}\n```",
+        f"```python\n{loading.text(name)}\n```",
     ]
     if loading.folder_code and name == exporter.filename:
         parts += ["Or, with the preprocessing, from this folder:", f"```python\n{loading.folder_code}\n```"]

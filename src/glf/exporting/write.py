@@ -5,6 +5,7 @@ Nothing is written unless the exported file, loaded with the code of the model c
 
 import os
 import tempfile
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,6 @@ from rich.console import Console
 from glf.config.inference import ExportConfig
 from glf.data.decode import SMALL
 from glf.exporting.formats import EXPORTERS, Exporter
-from glf.exporting.loading_code import WEIGHTS
 from glf.exporting.model_card import model_card
 from glf.exporting.preprocess import Preprocess
 from glf.files import explain_full_disk
@@ -56,35 +56,32 @@ def export(config: ExportConfig, console: Console | None = None) -> Exported:
         with tempfile.TemporaryDirectory(prefix=".export-", dir=folder) as temporary:
             written = Path(temporary)
             exporter.write(written / name, backbone, loading, preprocess)
-            difference = check_export(loading.code.replace(WEIGHTS, str(written / name)), backbone, exporter)
+            difference = check_export(loading.run(written / name), backbone, exporter)
             card = model_card(config.run, exporter, backbone, preprocess, loading, name, difference)
             (written / card_name).write_text(card, encoding="utf-8")
             for file in sorted(written.iterdir(), key=lambda file: file.name == name):  # the weights last
                 os.replace(file, folder / file.name)
     done = Exported(folder / name, folder / card_name, difference)
-    code = loading.code.replace(WEIGHTS, str(done.file))
     lines = [
         f"written   {done.file} and its model card {done.card}",
         f"checked   its features differ by at most {difference:.1e} from those of {config.run}",
         "load it without glf:",
         "",
-        *(f"    {line}".rstrip() for line in code.split("\n")),
+        *(f"    {line}".rstrip() for line in loading.text(done.file).split("\n")),
     ]
     say(console, *lines)
     return done
 
 
-def check_export(code: str, backbone: Backbone, exporter: Exporter) -> float:
-    """Run the loading code and return the largest relative difference to the backbone's features."""
-    scope: dict[str, Any] = {}
-    exec(code, scope)
+def check_export(model: Callable[..., Any], backbone: Backbone, exporter: Exporter) -> float:
+    """Return the largest relative difference of the loaded model's features to the backbone's."""
     generator = torch.Generator().manual_seed(0)
     largest = 0.0
     for count in (1, 3):  # the file must work for any batch size
         x = torch.rand(count, backbone.channels, backbone.image_size, backbone.image_size, generator=generator)
         with torch.no_grad():
             ours = backbone(x)
-            theirs = scope["model"](x.numpy() if exporter.normalises else (x - backbone.mean) / backbone.std)
+            theirs = model(x.numpy() if exporter.normalises else (x - backbone.mean) / backbone.std)
         difference = np.abs(np.asarray(theirs) - ours.numpy()).max() / max(1.0, float(ours.abs().max()))
         largest = max(largest, float(difference))
     if not largest <= FEATURE_TOLERANCE:
