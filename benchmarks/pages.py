@@ -14,7 +14,7 @@ from glf.measure.intervals import t_interval
 from glf.methods import METHODS
 from glf.reporting.chart import svg_file
 from glf.reporting.study_charts import sensitivity_charts
-from glf.reporting.study_tables import COLUMN_METRICS, Delta, deltas, markdown, markdown_table, seed_values
+from glf.reporting.study_tables import Delta, deltas, markdown, markdown_table, seed_values
 from glf.result import write_file
 
 HERE = Path(__file__).parent
@@ -29,6 +29,14 @@ FIGURES = HERE / "results" / "figures"
 PRIOR = HERE / "results" / "prior.json"
 PAGE, README = HERE / "RESULTS.md", HERE.parent / "README.md"
 NOT_YET = "Not run yet."
+DEMO_METRICS = {
+    "knn5": "k-NN",
+    "linear": "linear probe",
+    "logistic1": "1 label per class",
+    "logistic10": "10 labels",
+    "logistic100": "100 labels",
+}
+DEMO_ROWS = {"pixels": "raw pixels", "untrained": "untrained network"}
 START, END = "<!-- {}: written by benchmarks/pages.py -->", "<!-- until here -->"  # around the tables of the README
 
 
@@ -159,28 +167,36 @@ def cell(one: Delta) -> str:
     return f"{one.mean:.1f} ({change})"
 
 
-def demo(content: dict[str, Any]) -> list[str]:
-    """A row per encoder, a column per accuracy: mean and half of the 95 % t-interval over seeds."""
-    (data,) = content["data"]
-    metrics = [name for name in COLUMN_METRICS if name in content["evaluated"][data]["protocols"]]
+def demo_values(content: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
+    """Accuracies in % of the demo's encoders over the seeds, by encoder and metric."""
+    (data,), (method,) = content["data"], content["methods"]
+    metrics = list(content["evaluated"][data]["protocols"])
     values = {
-        ref: {m: [100 * row[m] for row in seeds.values()] for m in metrics}
-        for ref, seeds in content["references"][data].items()
+        reference: {metric: [100 * row[metric] for row in seeds.values()] for metric in metrics}
+        for reference, seeds in content["references"][data].items()
     }
+    found = seed_values(content, metrics)
     for variant in content["variants"]:
-        name = "simclr" if variant == content["base"] else f"simclr+{variant}"
-        values[name] = {m: [*seed_values(content, metrics)[data, m, "simclr", variant].values()] for m in metrics}
-    rows = [["accuracy in %", *(COLUMN_METRICS[m] for m in metrics)]]
-    rows += [[name, *(with_interval(found[m]) for m in metrics)] for name, found in values.items()]
-    differences = {one.metric: one.difference for one in deltas(content, None, metrics)}
-    rows.append(["simclr+adc over simclr, paired", *(str(differences[m]) for m in metrics)])
+        name = method if variant == content["base"] else f"{method}+{variant}"
+        values[name] = {metric: [*found[data, metric, method, variant].values()] for metric in metrics}
+    return values
+
+
+def demo(content: dict[str, Any]) -> list[str]:
+    """A row per encoder and a column per accuracy: mean and half of the 95 % t-interval over seeds."""
+    rows = [["", *DEMO_METRICS.values()]]
+    for name, values in demo_values(content).items():
+        rows.append([DEMO_ROWS.get(name, name), *(with_interval(values[metric]) for metric in DEMO_METRICS)])
+    found = {one.metric: one.difference for one in deltas(content, None, list(DEMO_METRICS))}
+    changes = [f"{one.mean:+.1f} ± {one.high - one.mean:.1f}" for one in map(found.get, DEMO_METRICS) if one]
+    rows.append(["difference, paired", *changes])
     return markdown_table(rows)
 
 
 def with_interval(values: list[float]) -> str:
-    """Mean and half of the 95 % t-interval."""
+    """Mean and half of the 95 % t-interval, if the values differ."""
     mean, _, high = t_interval(values)
-    return f"{mean:.1f} ± {high - mean:.1f}"
+    return f"{mean:.1f} ± {high - mean:.1f}" if high > mean else f"{mean:.1f}"
 
 
 def store(name: str, content: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from rich.console import Console
 from glf.comparison.conduct import conduct
 from glf.comparison.runs import reference_key, run_key
 from glf.comparison.study import Cell, Study, from_file
+from glf.measure.intervals import t_interval
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -57,8 +58,22 @@ def test_the_pages_follow_from_the_stored_studies() -> None:
         for path, (_, svg) in pages.figures(name, one).items()
     }
     assert {path: path.read_text() for path in pages.FIGURES.glob("*")} == drawn, "python benchmarks/pages.py"
-    by_hand = text.replace(pages.START, f"{pages.START}\nADC always wins.")
-    assert pages.readme(by_hand) == text
+    for name in ("headline", "demo"):
+        mark = pages.START.format(name)
+        by_hand = text.replace(mark, f"{mark}\nADC always wins.")
+        assert by_hand != text
+        assert pages.readme(by_hand) == text
+
+
+def test_the_demo_beats_its_references_in_every_accuracy() -> None:
+    """By more than the half-widths of both intervals over the seeds."""
+    content = dict(pages.stored())["demo"]
+    assert not pages.runs_missing(content)
+    values = pages.demo_values(content)
+    for reference, metric in itertools.product(("pixels", "untrained"), values["simclr"]):
+        for method in ("simclr", "simclr+adc"):
+            low = t_interval(values[method][metric])[1]
+            assert low > t_interval(values[reference][metric])[2], (method, reference, metric)
 
 
 def test_studies_are_shown_once_they_have_a_finding() -> None:

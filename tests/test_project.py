@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import glf
+from glf.comparison.study import from_file
 from test_layers import FILES, ORDER
 
 ROOT = Path(__file__).parent.parent
@@ -23,6 +24,18 @@ def test_ci_calls_the_command_of_the_readme() -> None:
     readme = (ROOT / "README.md").read_text()
     assert "make pretrain" in readme
     assert "make test" in readme
+
+
+def test_the_demo_has_the_settings_of_its_study() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    flags = " ".join(re.findall(r"^(?:DEMO|PRIOR) := (.*)$", makefile, flags=re.MULTILINE)).split()
+    study = from_file(ROOT / "benchmarks" / "studies" / "demo.toml", "tiny")
+    settings = {"data": study.data[0], **study.settings, "seed": "$(SEED)"}
+    asked = dict(zip(flags[::2], flags[1::2], strict=True))
+    assert asked.keys() == {"--" + name.replace("_", "-") for name in settings}
+    for name, value in settings.items():
+        given = asked["--" + name.replace("_", "-")]
+        assert (float(given) if isinstance(value, int | float) else given) == value, name
 
 
 def test_the_version_is_written_once() -> None:

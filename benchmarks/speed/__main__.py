@@ -79,7 +79,8 @@ def parts(images: str, photos: str | None, place: Path) -> dict[str, Any]:
 
     def of_evaluation() -> tuple[list[Row], dict[str, Any]]:
         rows, by_bank = evaluation.neighbours()
-        return [*evaluation.features(pixels), *rows, *evaluation.probe()], {"seconds by bank": by_bank}
+        rows += [*evaluation.probe(), *evaluation.probes_of_photos()]
+        return [*evaluation.features(pixels), *rows], {"seconds by bank": by_bank}
 
     def of_photos() -> tuple[list[Row], dict[str, Any]]:
         folder = pictures.photos(photos, place / "photos")

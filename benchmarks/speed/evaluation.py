@@ -1,16 +1,18 @@
-"""Evaluation: feature extraction next to the bare backbone, k-NN next to a matrix product, the linear probe."""
+"""Evaluation: feature extraction next to the bare backbone, k-NN next to a matrix product, and the probes."""
 
 import numpy as np
 import torch
 from torch import nn
 
+from glf.config.evaluation import EvaluateConfig
 from glf.data.arrays import array_key
 from glf.data.images import ImageSet
-from glf.evaluation.classifiers import linear_probe
+from glf.evaluation.classifiers import linear_probe, logistic_probe
 from glf.malloc import retain_freed_memory
 from glf.measure.knn import knn_predict, weighted_knn_predict
 from glf.nn.backbone import Backbone
 from glf.nn.features import encode
+from glf.nn.pretrained import load_encoder
 from speed.timing import Row, interleaved
 
 BANK, QUERIES, WIDTH = 50_000, 10_000, 512
@@ -143,4 +145,47 @@ def probe() -> list[Row]:
             ratio=seconds["sklearn"] / whole,
             to="scikit-learn's L-BFGS, at most 200 iterations",
         ),
+    ]
+
+
+def probes_of_photos(count: int = 5_000, size: int = 96, classes: int = 10) -> list[Row]:
+    """Both probes with their default settings, next to the feature pass of as many photos."""
+    encoder = load_encoder("timm:tf_efficientnet_lite0", size=size).eval().to(memory_format=torch.channels_last)
+    random = np.random.default_rng(0)
+    pixels = random.integers(0, 256, (count // 5, size, size, 3), dtype=np.uint8)  # a fifth is timed
+    images = ImageSet(name="", pixels=pixels, targets=np.full(len(pixels), -1), classes=(), key=array_key(pixels))
+    torch.manual_seed(0)
+    labels = torch.randint(classes, (count,))
+    x = 0.15 * torch.randn(classes, encoder.width)[labels] + torch.randn(count, encoder.width)
+    strengths = EvaluateConfig.logistic_c
+
+    def feature_pass() -> None:
+        for _ in encode(encoder, images, size=size, batch_size=EvaluateConfig.batch_size):
+            pass
+
+    def logistic() -> None:
+        held_out = count // 10
+        list(logistic_probe(x[held_out:], labels[held_out:], x[:held_out], strengths, classes=classes, tolerance=1e-3))
+        list(logistic_probe(x, labels, x[:10], strengths[1:2], classes=classes))
+
+    with retain_freed_memory():
+        seconds = interleaved(
+            {
+                "linear probe, 500 epochs": lambda: linear_probe(x, labels, x[:10], classes=classes),
+                "logistic probe, five strengths": logistic,
+                "pass": feature_pass,
+            },
+            repetitions=3,
+        )
+    whole = count / len(pixels) * seconds.pop("pass")
+    return [
+        Row(
+            part=f"probes on {count:,} x {encoder.width:,} features, ten classes",
+            what=name,
+            value=f"{value:.1f} against {whole:.1f} s",
+            ratio=value / whole,
+            to=f"feature pass of {count:,} photos, EfficientNet-Lite0 at {size} px",
+            at_most=0.5,
+        )
+        for name, value in seconds.items()
     ]

@@ -22,5 +22,10 @@ def say(console: Console, *lines: str, style: str = "") -> None:
 
 
 def progress(*columns: ProgressColumn | str, console: Console | None = None, show: bool = True) -> Progress:
-    """A progress bar that disappears when it is done; on stderr unless a console is given."""
-    return Progress(*columns, console=console or Console(stderr=True), transient=True, disable=not show)
+    """A progress bar that disappears when it is done; on stderr unless a console is given.
+
+    Only on a terminal or in a notebook: in a file it would be empty lines.
+    """
+    console = console or Console(stderr=True)
+    show = show and (console.is_terminal or console.is_jupyter)
+    return Progress(*columns, console=console, transient=True, disable=not show)

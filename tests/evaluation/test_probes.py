@@ -1,17 +1,18 @@
 """Probes: the linear probe against a loop over torch's SGD, the logistic probe against its objective in float64."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glf.data.sources import load_images
 from glf.evaluation import probes
-from glf.evaluation.classifiers import linear_probe, logistic_probe
+from glf.evaluation.classifiers import linear_probe, logistic_probe, logistic_regression
 from glf.evaluation.context import EvalContext
 
 
@@ -83,7 +84,7 @@ def minimised(x: Tensor, y: Tensor, classes: int, strength: float) -> tuple[Tens
 def test_the_logistic_probe_minimises_its_objective() -> None:
     x, y = features(3_000)
     strengths = (1.0, 1e-3, 0.1)
-    found = logistic_probe(x[:2000], y[:2000], x[2000:], strengths, classes=10)
+    found = logistic_probe(x[:2000], y[:2000], x[2000:], strengths, classes=10, tolerance=1e-5)
     train, test = standardised(x[:2000], x[2000:])
     for logits, strength in zip(found, strengths, strict=True):
         weight, bias = minimised(train, y[:2000], 10, strength)
@@ -93,16 +94,43 @@ def test_the_logistic_probe_minimises_its_objective() -> None:
         assert (logits.log_softmax(1) - expected.log_softmax(1)).abs().median() < 0.01
 
 
+def test_the_logistic_probe_in_float32_is_that_of_scikit_learn() -> None:
+    x, y = features(3_000)
+    train, test = (part.float() for part in standardised(x[:2000], x[2000:]))
+    strengths = (1e-3, 1e-2, 1e-1)
+    found = logistic_regression(train, y[:2000], test, strengths, classes=10, tolerance=1e-5)
+    for logits, strength in zip(found, strengths, strict=True):
+        theirs = LogisticRegression(C=strength, tol=1e-6, max_iter=5000).fit(train.double().numpy(), y[:2000].numpy())
+        expected = torch.from_numpy(theirs.decision_function(test.double().numpy())).log_softmax(1)
+        assert (logits.argmax(1) == expected.argmax(1)).double().mean() > 0.995
+        assert (logits.log_softmax(1) - expected).abs().median() < 0.02
+
+
+def test_weaker_strengths_are_left_out_once_they_are_no_better(
+    pixels: Callable[..., EvalContext], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With random labels, C = 0.1 is better than all weaker regularisation: two more are tried, the rest is not."""
+    tried: list[tuple[float, ...]] = []
+
+    def counted(*args: Any, **options: Any) -> Iterator[Tensor]:
+        for setting, logits in zip(args[3], logistic_probe(*args, **options), strict=False):
+            tried.append((len(args[2]), setting))
+            yield logits
+
+    monkeypatch.setattr(probes, "logistic_probe", counted)
+    context = pixels(random_labels=0.3, logistic_c=(100.0, 1e-1, 1.0, 10.0))
+    probes.logistic(context)
+    held_out = len(context.train) // 10
+    assert tried == [(held_out, 1e-1), (held_out, 1.0), (held_out, 10.0), (len(context.test), 1e-1)]
+
+
 @pytest.mark.parametrize("classes", [2, 3])
 def test_the_gradient_of_the_logistic_probe_vanishes(classes: int) -> None:
-    """At the minimum W = C X^T (Y - P), and the bias makes the mean probabilities those of the labels.
-
-    Two classes are a case of their own, because scikit-learn fits a single weight vector.
-    """
+    """At the minimum W = C X^T (Y - P), and the bias makes the mean probabilities those of the labels."""
     x, y = features(600)
     x, y = x[y < classes], y[y < classes]
     strength = 0.01
-    (logits,) = logistic_probe(x, y, x, (strength,), classes=classes)
+    (logits,) = logistic_probe(x, y, x, (strength,), classes=classes, tolerance=1e-6)
     (train,) = standardised(x)
     residual = F.one_hot(y, classes) - logits.softmax(1)
     assert residual.mean(0).abs().max() < 1e-5
@@ -148,7 +176,6 @@ def test_with_many_classes_top_5_is_reported_too(
     assert found["linear_top5"].protocol == "linear probe (SGD, 20 epochs), top-5"
 
 
-@pytest.mark.filterwarnings("ignore:lbfgs failed to converge")  # at C = 1000, which is not chosen
 @pytest.mark.parametrize(
     ("part", "probe", "name", "values", "best"),
     [

@@ -48,6 +48,9 @@ def test_the_table_of_pixels_untrained_and_trained(small_run: Run, tiny_set: Pat
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     assert "k-NN (k = 5, Euclidean, majority vote)" in printed
     assert "k-NN (k = 20, cosine, temperature 0.07)" in printed
+    assert "up to 32 px" in printed  # of pixels
+    assert "simclr+lpm" in printed  # the method of the run
+    assert found["methods"] == {"trained": "simclr+lpm"}
     detail = found["details"]["trained"]["knn5"]
     low, high = detail["interval"]
     assert low < found["rows"]["trained"]["knn5"] < high

@@ -33,7 +33,7 @@ def test_before_and_after(tmp_path: Path) -> None:
         "cat (index 1): 1 of 2 neighbours kept",
     ):  # fmt: skip
         assert words in page.text, words
-    sections = "choice about doctor evaluation training geometry theorem map changed neighbours views outliers".split()
+    sections = "choice evaluation about doctor training geometry theorem map changed neighbours views outliers".split()
     assert [name for name in page.ids if name in sections] == sections
     assert "untrained" not in (tmp_path / "page.html").read_text()
     text = (tmp_path / "page.html").read_text()

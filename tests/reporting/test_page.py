@@ -64,7 +64,7 @@ def test_one_run(tmp_path: Path) -> None:
         "constrain/dcm, weighted", "above log K = 0.69", "1.00 · index 3",
     ):  # fmt: skip
         assert words in page.text, words
-    sections = "about doctor evaluation training geometry theorem map neighbours views outliers".split()
+    sections = "evaluation about doctor training geometry theorem map neighbours views outliers".split()
     assert [name for name in page.ids if name in sections] == sections
     assert page.tags.count("script") == 1
 

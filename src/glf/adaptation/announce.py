@@ -33,7 +33,7 @@ def announce(log: RunLog, resolved: ResolvedAdaptation, inputs: ImageInputs, enc
     skipped = f", {len(images.skipped)} files skipped" if images.skipped else ""
     log(
         f"data      {images.name}: {inputs.count:,} training images, {len(inputs.val):,} held out"
-        f" ({images.size[0]} x {images.size[1]}, {images.channels} channels{skipped})"
+        f" ({images.size[0]} x {images.size[1]}, {counted(images.channels, 'channel')}{skipped})"
     )
     if inputs.count < FEW_IMAGES:
         log(

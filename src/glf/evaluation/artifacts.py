@@ -72,6 +72,8 @@ def write_artifacts(contexts: Sequence[EvalContext]) -> None:
             "changed": partial(_changed, frozen, trained, folder),
         }
     for name, figure in figures.items():
+        if trained.console.is_terminal:
+            say(trained.console, f"figures of the report: {name}", style="dim")
         try:
             content[name] = figure()
         except (ValueError, LookupError, OSError) as error:

@@ -50,6 +50,11 @@ class EvalTarget:
         """Whether accuracies can be measured: both sets have labels, and the test images are not training images."""
         return self.train.labelled and self.test.labelled and self.split != "train"
 
+    @property
+    def method(self) -> str | None:
+        """The method of a run; None for any other model."""
+        return self.pretraining.method if Path(self.name).is_dir() else None
+
     def before_training(self, download: bool = False) -> tuple[str, Backbone]:
         """The same network before training: "frozen", the pretrained encoder of an adaptation, or "untrained"."""
         config = self.pretraining

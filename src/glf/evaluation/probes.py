@@ -1,6 +1,6 @@
 """The protocols k-NN, linear probe and logistic probe. The values of k are in config/evaluation.py."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import torch
@@ -16,8 +16,11 @@ from glf.ui import counted, say
 
 MANY_CLASSES = 20  # from this number of classes on, top-5 accuracy is reported too
 
+TRIAL_TOLERANCE = 1e-3  # of the logistic probe's gradient, while a strength is chosen
+PATIENCE = 2  # strengths of the logistic probe that may be no better than the best, before weaker ones are left out
+
 # Training features, their labels, test features, settings to try -> test logits for each setting.
-Probe = Callable[[Tensor, Tensor, Tensor, Sequence[float]], Tensor]
+Probe = Callable[[Tensor, Tensor, Tensor, Sequence[float]], Iterable[Tensor]]
 
 
 def knn(context: EvalContext) -> dict[str, Metric]:
@@ -58,23 +61,43 @@ def linear(context: EvalContext) -> dict[str, Metric]:
 
 def logistic(context: EvalContext) -> dict[str, Metric]:
     """Logistic regression by L-BFGS."""
-    strengths = context.config.logistic_c
+    strengths = sorted(context.config.logistic_c)
     with context.progress(len(strengths) + (len(strengths) > 1), "logistic probe") as advance:
-        logits = _fit_best(context, partial(logistic_probe, classes=context.classes, advance=advance), strengths)
+        probe = partial(logistic_probe, classes=context.classes, advance=advance)
+        logits = _fit_best(
+            context, probe, strengths, trial=partial(probe, tolerance=TRIAL_TOLERANCE), patience=PATIENCE
+        )
     return _top_1_and_5(context, logits, "logistic", f"logistic probe (L-BFGS{_best_of(strengths)})")
 
 
-def _fit_best(context: EvalContext, probe: Probe, settings: Sequence[float]) -> Float[Tensor, "test classes"]:
-    """Test logits of the probe with the setting that is best on a held-out tenth of train, fitted to all of train."""
+def _fit_best(
+    context: EvalContext,
+    probe: Probe,
+    settings: Sequence[float],
+    trial: Probe | None = None,
+    patience: int | None = None,
+) -> Float[Tensor, "test classes"]:
+    """Test logits of the probe with the setting that is best on a held-out tenth of train, fitted to all of train.
+
+    Settings are tried with ``trial``, a faster version of the probe if there is one; with ``patience``, in order and
+    until that many in a row were no better than the best.
+    """
     train, labels, best = context.train, context.train_labels, settings[0]
     if len(settings) > 1:
         sample = stratified_sample(labels.cpu().numpy(), max(1, len(labels) // 10), context.config.seed)
         held_out = torch.zeros(len(train), dtype=torch.bool, device=train.device)
         held_out[torch.from_numpy(sample)] = True
-        logits = probe(train[~held_out], labels[~held_out], train[held_out], settings)
-        accuracies = (logits.argmax(2) == labels[held_out]).double().mean(1)
-        best = settings[int(accuracies.argmax())]  # the first of equals
-    return probe(train, labels, context.test, (best,))[0]
+        highest, since = -1.0, 0
+        for setting, logits in zip(
+            settings, probe(train[~held_out], labels[~held_out], train[held_out], settings), strict=False
+        ):
+            accuracy = float((logits.argmax(1) == labels[held_out]).double().mean())
+            since += 1
+            if accuracy > highest:  # the first of equals
+                best, highest, since = setting, accuracy, 0
+            if since == patience:
+                break
+    return next(iter(probe(train, labels, context.test, (best,))))
 
 
 def _best_of(settings: Sequence[float]) -> str:

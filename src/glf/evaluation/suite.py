@@ -1,12 +1,14 @@
 """glf evaluate: run a suite of evaluations on a backbone, on references next to it, and on other models."""
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -27,7 +29,7 @@ from glf.evaluation.theorem import theory
 from glf.files import printable
 from glf.malloc import retain_freed_memory
 from glf.nn.pretrained import is_library_model
-from glf.nn.prior import Pixels
+from glf.nn.prior import PIXELS, Pixels
 from glf.result import provenance, read_result, update_result
 from glf.runfiles import RESULT
 from glf.ui import say
@@ -118,6 +120,7 @@ def run_evaluation(config: EvaluateConfig, out: Path, console: Console) -> dict[
             name: {key: dict(metric.details) for key, metric in column.items() if metric.details}
             for name, column in metrics.items()
         },
+        "methods": {"trained": target.method} | {other.name: other.method for other in others},
         "config": to_dict(config),
         **provenance(),
     }
@@ -171,6 +174,7 @@ def _merged(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
         **merged,
         "protocols": before["protocols"] | now["protocols"],
         "percent": list(dict.fromkeys([*before["percent"], *now["percent"]])),
+        "methods": before.get("methods", {}) | now["methods"],
         "config": {
             **now["config"],
             "suite": list(dict.fromkeys([*before["config"]["suite"], *now["config"]["suite"]])),
@@ -184,12 +188,19 @@ def _print_table(console: Console, evaluation: dict[str, Any]) -> None:
         f"{evaluation['data']}: {evaluation['test']:,} {names[evaluation['split']]},"
         f" classifiers trained on {evaluation['train']:,}"
     )
-    table = Table(title=escape(printable(title)), title_justify="left")
-    table.add_column("protocol")
+    table = Table(title=escape(printable(title)), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("accuracy in %" if evaluation["percent"] else "measure")
+    last = Counter(Path(name).name for name in evaluation["rows"])
     for name in evaluation["rows"]:
-        table.add_column(escape(printable(name)), justify="right")
-    for key, protocol in evaluation["protocols"].items():
-        table.add_row(protocol, *(_cell(evaluation, name, key) for name in evaluation["rows"]))
+        short = Path(name).name if last[Path(name).name] == 1 else name
+        detail = f"up to {PIXELS} px" if name == "pixels" else evaluation["methods"].get(name)
+        heading = f"{printable(short)}\n{detail}" if detail else printable(short)
+        table.add_column(escape(heading), justify="right")
+    accuracies = [key for key in evaluation["protocols"] if key in evaluation["percent"]]
+    for keys in (accuracies, [key for key in evaluation["protocols"] if key not in accuracies]):
+        for key in keys:
+            table.add_row(evaluation["protocols"][key], *(_cell(evaluation, name, key) for name in evaluation["rows"]))
+        table.add_section()
     console.print(table)
 
 
@@ -200,4 +211,4 @@ def _cell(evaluation: dict[str, Any], name: str, key: str) -> str:
     if key not in evaluation["percent"]:
         return f"{value:.2f}"
     low, high = evaluation["details"][name][key].get("interval", (0, 0))
-    return f"{100 * value:.1f} %" + (f" ± {50 * (high - low):.1f}" if high > low else "")
+    return f"{100 * value:.1f}" + (f" ± {50 * (high - low):.1f}" if high > low else "")

@@ -59,6 +59,11 @@ class Run:
         """The evaluated encoders: "pixels", "untrained" or "frozen", "trained", and the models of --compare-with."""
         return list(self.evaluation.get("rows", {}))
 
+    def heading(self, encoder: str) -> str:
+        """Name of an evaluated encoder, with its method if it is a run."""
+        method = self.evaluation.get("methods", {}).get(encoder)
+        return f"{encoder} ({method})" if method else encoder
+
     def value(self, key: str, encoder: str = "trained") -> float | None:
         found: float | None = self.evaluation.get("rows", {}).get(encoder, {}).get(key)
         return found

@@ -47,7 +47,7 @@ def accuracy_rows(run: Run) -> list[Row]:
     keys = [key for key in protocols if key in run.evaluation.get("percent", ())]
     if not keys:
         return []
-    rows: list[Row] = [["protocol", *run.encoders]]
+    rows: list[Row] = [["protocol", *map(run.heading, run.encoders)]]
     for key in keys:
         cells = []
         for encoder in run.encoders:
@@ -77,7 +77,7 @@ def geometry_rows(run: Run) -> list[Row]:
     measures = {key: name for key, name in found.get("protocols", {}).items() if key not in others}
     if not measures:
         return []
-    rows: list[Row] = [["measure", *run.encoders]]
+    rows: list[Row] = [["measure", *map(run.heading, run.encoders)]]
     return rows + [[name, *(plain_cell(run, key, one) for one in run.encoders)] for key, name in measures.items()]
 
 

@@ -185,7 +185,7 @@ def announce(log: RunLog, run: Resolved, inputs: Inputs, module: Pretraining) ->
     skipped = f", {len(images.skipped)} files skipped" if images.skipped else ""
     log(
         f"data      {images.name}: {inputs.count:,} training images, {len(inputs.val):,} held out for the probe"
-        f" ({height} x {width}, {images.channels} channels{skipped}), {inputs.description}"
+        f" ({height} x {width}, {counted(images.channels, 'channel')}{skipped}), {inputs.description}"
     )
     log(f"method    {run.method.name} = {terms}{architecture}")
     parameters = sum(p.numel() for p in backbone.parameters())
