@@ -31,7 +31,16 @@ def test_the_speed_page_follows_from_the_stored_results() -> None:
     found = json.loads((BENCHMARKS / "results" / "speed.json").read_text())
     assert page(found) == (BENCHMARKS / "SPEED.md").read_text()
     assert {"machine", "versions", "command", "images", "photos"} <= found.keys()
-    assert set(found["parts"]) == {"augmentation", "photos", "loops", "processes", "pairs", "evaluation", "adaptation"}
+    assert set(found["parts"]) == {
+        "augmentation",
+        "photos",
+        "loops",
+        "processes",
+        "pairs",
+        "evaluation",
+        "probes",
+        "adaptation",
+    }
 
 
 def test_the_table_of_methods_follows_from_the_stored_results() -> None:

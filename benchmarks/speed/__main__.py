@@ -79,8 +79,7 @@ def parts(images: str, photos: str | None, place: Path) -> dict[str, Any]:
 
     def of_evaluation() -> tuple[list[Row], dict[str, Any]]:
         rows, by_bank = evaluation.neighbours()
-        rows += [*evaluation.probe(), *evaluation.probes_of_photos()]
-        return [*evaluation.features(pixels), *rows], {"seconds by bank": by_bank}
+        return [*evaluation.features(pixels), *rows, *evaluation.probe()], {"seconds by bank": by_bank}
 
     def of_photos() -> tuple[list[Row], dict[str, Any]]:
         folder = pictures.photos(photos, place / "photos")
@@ -96,6 +95,7 @@ def parts(images: str, photos: str | None, place: Path) -> dict[str, Any]:
         "processes": lambda: (loops.two_processes(images), {}),
         "pairs": of_pairs,
         "evaluation": of_evaluation,
+        "probes": lambda: (evaluation.probes_of_photos(), {}),
         "adaptation": lambda: (adaptation.compared(pictures.photos(photos, place / "photos"), place), {}),
     }
 

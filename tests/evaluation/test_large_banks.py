@@ -8,7 +8,7 @@ import pytest
 SCRIPT = """
 import resource, sys
 import torch
-from glf.evaluation.classifiers import linear_probe, logistic_probe
+from glf.evaluation.classifiers import LogisticRegression, linear_probe
 from glf.measure.knn import knn_predict, weighted_knn_predict
 
 generator = torch.Generator().manual_seed(0)
@@ -21,7 +21,7 @@ found = {
     "knn5": knn_predict(bank, labels, queries, 5),
     "knn": weighted_knn_predict(bank, labels, queries, 20),
     "linear": linear_probe(bank, labels, queries, classes=10, epochs=5)[0].argmax(1),
-    "logistic": next(logistic_probe(bank, labels, queries, classes=10)).argmax(1),
+    "logistic": LogisticRegression(10).fit(bank, labels, 1.0)(queries).argmax(1),
 }
 right = {name: float((one == asked).double().mean()) for name, one in found.items()}
 assert min(right.values()) > 0.9, right

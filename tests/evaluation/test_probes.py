@@ -1,18 +1,18 @@
 """Probes: the linear probe against a loop over torch's SGD, the logistic probe against its objective in float64."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from sklearn.linear_model import LogisticRegression
+from sklearn import linear_model
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glf.data.sources import load_images
 from glf.evaluation import probes
-from glf.evaluation.classifiers import linear_probe, logistic_probe, logistic_regression
+from glf.evaluation.classifiers import FeatureScaler, LogisticRegression, linear_probe
 from glf.evaluation.context import EvalContext
 
 
@@ -61,6 +61,15 @@ def test_the_linear_probe_learns_real_classes_and_ignores_scale() -> None:
     assert (logits.argmax(1) == scaled.argmax(1)).double().mean() > 0.99
 
 
+def logistic_probe(
+    train: Tensor, labels: Tensor, test: Tensor, strengths: Sequence[float] = (1.0,), *, classes: int, **options: Any
+) -> Iterator[Tensor]:
+    """Logits for each strength, on standardised features; each fit starts from the one before."""
+    scaler, model = FeatureScaler(train), LogisticRegression(classes)
+    for strength in strengths:
+        yield model.fit(scaler(train), labels, strength, **options)(scaler(test))
+
+
 def minimised(x: Tensor, y: Tensor, classes: int, strength: float) -> tuple[Tensor, Tensor]:
     """Weights and bias of multinomial logistic regression: the objective as it is written, in float64."""
     weight = torch.zeros(x.shape[1], classes, dtype=torch.float64, requires_grad=True)
@@ -97,31 +106,33 @@ def test_the_logistic_probe_minimises_its_objective() -> None:
 def test_the_logistic_probe_in_float32_is_that_of_scikit_learn() -> None:
     x, y = features(3_000)
     train, test = (part.float() for part in standardised(x[:2000], x[2000:]))
-    strengths = (1e-3, 1e-2, 1e-1)
-    found = logistic_regression(train, y[:2000], test, strengths, classes=10, tolerance=1e-5)
-    for logits, strength in zip(found, strengths, strict=True):
-        theirs = LogisticRegression(C=strength, tol=1e-6, max_iter=5000).fit(train.double().numpy(), y[:2000].numpy())
-        expected = torch.from_numpy(theirs.decision_function(test.double().numpy())).log_softmax(1)
+    model = LogisticRegression(10)
+    for strength in (1e-3, 1e-2, 1e-1):
+        theirs = linear_model.LogisticRegression(C=strength, tol=1e-6, max_iter=5000)
+        theirs.fit(train.double().numpy(), y[:2000].numpy())
+        expected = torch.from_numpy(theirs.decision_function(test.double().numpy()))
+        logits = model.fit(train, y[:2000], strength, tolerance=1e-5)(test)
         assert (logits.argmax(1) == expected.argmax(1)).double().mean() > 0.995
-        assert (logits.log_softmax(1) - expected).abs().median() < 0.02
+        assert (logits.log_softmax(1) - expected.log_softmax(1)).abs().median() < 0.02
 
 
 def test_weaker_strengths_are_left_out_once_they_are_no_better(
     pixels: Callable[..., EvalContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With random labels, C = 0.1 is better than all weaker regularisation: two more are tried, the rest is not."""
-    tried: list[tuple[float, ...]] = []
+    fitted: list[tuple[int, float]] = []
 
-    def counted(*args: Any, **options: Any) -> Iterator[Tensor]:
-        for setting, logits in zip(args[3], logistic_probe(*args, **options), strict=False):
-            tried.append((len(args[2]), setting))
-            yield logits
+    class Noted(LogisticRegression):
+        def fit(self, x: Tensor, labels: Tensor, strength: float, **options: Any) -> LogisticRegression:
+            fitted.append((len(x), strength))
+            return super().fit(x, labels, strength, **options)
 
-    monkeypatch.setattr(probes, "logistic_probe", counted)
+    monkeypatch.setattr(probes, "LogisticRegression", Noted)
     context = pixels(random_labels=0.3, logistic_c=(100.0, 1e-1, 1.0, 10.0))
     probes.logistic(context)
-    held_out = len(context.train) // 10
-    assert tried == [(held_out, 1e-1), (held_out, 1.0), (held_out, 10.0), (len(context.test), 1e-1)]
+    count = len(context.train)
+    part = count - count // 10
+    assert fitted == [(part, 1e-1), (part, 1.0), (part, 10.0), (count, 1e-1)]
 
 
 @pytest.mark.parametrize("classes", [2, 3])

@@ -1,7 +1,6 @@
 """Linear classifiers on features: softmax regression by SGD and by L-BFGS."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float, Int
@@ -77,63 +76,55 @@ def linear_probe(
     return torch.cat(blocks).view(len(test), count, classes).transpose(0, 1)
 
 
-def logistic_probe(
-    train: Float[Tensor, "train dim"],
-    labels: Int[Tensor, " train"],
-    test: Float[Tensor, "test dim"],
-    strengths: Sequence[float] = (1.0,),
-    *,
-    classes: int,
-    **options: Any,
-) -> Iterator[Float[Tensor, "test {classes}"]]:
-    """Logistic regression on standardised features; options are those of `logistic_regression`."""
-    scaler = FeatureScaler(train)
-    return logistic_regression(scaler(train), labels, scaler(test), strengths, classes=classes, **options)
-
-
-def logistic_regression(
-    train: Float[Tensor, "train dim"],
-    labels: Int[Tensor, " train"],
-    test: Float[Tensor, "test dim"],
-    strengths: Sequence[float] = (1.0,),
-    *,
-    classes: int,
-    iterations: int = 1000,
-    tolerance: float = 1e-4,
-    advance: Callable[[], object] = lambda: None,
-) -> Iterator[Float[Tensor, "test {classes}"]]:
-    r"""Logits of the test features under multinomial logistic regression, for each inverse regularisation strength C.
+class LogisticRegression:
+    r"""Multinomial logistic regression by L-BFGS, in the precision of the features.
 
     .. math:: \min_{W, b} \; \frac1n \sum_i -\log \mathrm{softmax}(W x_i + b)_{y_i} + \frac{1}{2 C n} \lVert W \rVert^2
 
-    By L-BFGS, in the precision of the features, until no element of the gradient is above the tolerance or the loss no
-    longer falls; the bias is not penalised. The result depends on no learning rate or seed. Each fit starts from the
-    solution of the one before, and is made when its logits are asked for. A fit takes a quarter of scikit-learn's time,
-    which computes in float64 and whose solver works longer than the objective. ``advance`` is called after each fit.
+    The bias is not penalised. A fit starts from the present weights, at first zero, and ends when no element of the
+    gradient is above the tolerance or the loss no longer falls: the result depends on no learning rate or seed. It
+    takes a quarter of scikit-learn's time, which computes in float64 and whose solver works longer than the objective.
     """
-    present = torch.unique(labels)  # the logits of classes without training images are minus infinity
-    target = (labels == present.unsqueeze(1)).to(train.dtype)
-    weight, bias = train.new_zeros(len(present), train.shape[1]), train.new_zeros(len(present), 1)
-    for strength in strengths:
-        penalty = 1 / (strength * len(train))
 
-        def objective(penalty: float = penalty) -> Tensor:
-            logits = torch.addmm(bias, weight, train.T)
+    def __init__(self, classes: int) -> None:
+        self.classes = classes
+        self.weight, self.bias, self.absent = torch.zeros(0), torch.zeros(0), torch.zeros(0)
+
+    def fit(
+        self,
+        x: Float[Tensor, "train dim"],
+        labels: Int[Tensor, " train"],
+        strength: float,
+        *,
+        tolerance: float = 1e-4,
+        iterations: int = 1000,
+    ) -> "LogisticRegression":
+        """Minimise the objective for a strength C; return self."""
+        if not len(self.weight):
+            self.weight, self.bias = x.new_zeros(self.classes, x.shape[1]), x.new_zeros(self.classes, 1)
+        weight, bias, penalty = self.weight, self.bias, 1 / (strength * len(x))
+        target = F.one_hot(labels, self.classes).to(x.dtype).T.contiguous()
+        self.absent = x.new_zeros(self.classes, 1).masked_fill_(target.sum(1, keepdim=True) == 0, -torch.inf)
+
+        def objective() -> Tensor:
+            logits = torch.addmm(bias + self.absent, weight, x.T)
             log_sum = logits.logsumexp(0)
-            error = ((logits - log_sum).exp() - target) / len(train)
-            weight.grad, bias.grad = torch.addmm(weight, error, train, beta=penalty), error.sum(1, keepdim=True)
-            loss: Tensor = (log_sum - (logits * target).sum(0)).mean() + penalty / 2 * weight.pow(2).sum()
+            error = ((logits - log_sum).exp() - target) / len(x)
+            weight.grad, bias.grad = torch.addmm(weight, error, x, beta=penalty), error.sum(1, keepdim=True)
+            cross_entropy = (log_sum - logits.gather(0, labels.unsqueeze(0))).mean()
+            loss: Tensor = cross_entropy + penalty / 2 * weight.pow(2).sum()
             return loss
 
         torch.optim.LBFGS(
             [weight, bias],
             max_iter=iterations,
             tolerance_grad=tolerance,
-            tolerance_change=torch.finfo(train.dtype).eps,
+            tolerance_change=torch.finfo(x.dtype).eps,
             history_size=10,
             line_search_fn="strong_wolfe",
         ).step(objective)  # type: ignore[no-untyped-call]
-        logits = train.new_full((len(test), classes), -torch.inf)
-        logits[:, present] = torch.addmm(bias.T, test, weight.T)
-        advance()
-        yield logits
+        return self
+
+    def __call__(self, x: Float[Tensor, "test dim"]) -> Float[Tensor, "test classes"]:
+        """Logits; minus infinity for classes without training images."""
+        return torch.addmm((self.bias + self.absent).T, x, self.weight.T)

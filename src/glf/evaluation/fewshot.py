@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from glf.config.evaluation import SHOT_DRAWS, SHOTS
-from glf.evaluation.classifiers import FeatureScaler, logistic_regression
+from glf.evaluation.classifiers import FeatureScaler, LogisticRegression
 from glf.evaluation.context import CONFIDENCE, EvalContext, Metric
 from glf.measure.intervals import t_interval
 from glf.measure.knn import most_similar
@@ -33,8 +33,8 @@ def fewshot(context: EvalContext) -> dict[str, Metric]:
                 x, y = context.train[rows], context.train_labels[rows]
                 predicted: dict[str, Tensor] = {"nearest": y[most_similar(x, context.test, 1)[1][:, 0].to(y.device)]}
                 if shots * context.classes <= MOST_LABELS:
-                    (logits,) = logistic_regression(scaler(x), y, queries, (STRENGTH,), classes=context.classes)
-                    predicted["logistic"] = logits.argmax(1)
+                    model = LogisticRegression(context.classes).fit(scaler(x), y, STRENGTH)
+                    predicted["logistic"] = model(queries).argmax(1)
                 for classifier, classes in predicted.items():
                     accuracy = float((classes == context.test_labels).double().mean())
                     found.setdefault((classifier, shots), []).append(accuracy)

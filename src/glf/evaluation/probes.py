@@ -1,15 +1,17 @@
 """The protocols k-NN, linear probe and logistic probe. The values of k are in config/evaluation.py."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from functools import partial
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from glf.config.evaluation import PAPER_KNN_K
 from glf.data.images import stratified_sample
-from glf.evaluation.classifiers import linear_probe, logistic_probe
+from glf.evaluation.classifiers import FeatureScaler, LogisticRegression, linear_probe
 from glf.evaluation.context import EvalContext, Metric
 from glf.measure.knn import knn_predict, weighted_knn_predict
 from glf.ui import counted, say
@@ -18,9 +20,6 @@ MANY_CLASSES = 20  # from this number of classes on, top-5 accuracy is reported 
 
 TRIAL_TOLERANCE = 1e-3  # of the logistic probe's gradient, while a strength is chosen
 PATIENCE = 2  # strengths of the logistic probe that may be no better than the best, before weaker ones are left out
-
-# Training features, their labels, test features, settings to try -> test logits for each setting.
-Probe = Callable[[Tensor, Tensor, Tensor, Sequence[float]], Iterable[Tensor]]
 
 
 def knn(context: EvalContext) -> dict[str, Metric]:
@@ -54,50 +53,55 @@ def linear(context: EvalContext) -> dict[str, Metric]:
         probe = partial(
             linear_probe, classes=context.classes, epochs=config.probe_epochs, seed=config.seed, advance=advance
         )
-        logits = _fit_best(context, probe, config.probe_lrs)
+        best = config.probe_lrs[0]
+        if fits > 1:
+            held_out, (train, labels) = _held_out(context), (context.train, context.train_labels)
+            tried = probe(train[~held_out], labels[~held_out], train[held_out], config.probe_lrs)
+            accuracies = [_accuracy(logits, labels[held_out]) for logits in tried]
+            best = config.probe_lrs[int(np.argmax(accuracies))]  # the first of equals
+        logits = probe(context.train, context.train_labels, context.test, (best,))[0]
     chosen, epochs = _best_of(config.probe_lrs), counted(config.probe_epochs, "epoch")
     return _top_1_and_5(context, logits, "linear", f"linear probe (SGD, {epochs}{chosen})")
 
 
 def logistic(context: EvalContext) -> dict[str, Metric]:
-    """Logistic regression by L-BFGS."""
-    strengths = sorted(context.config.logistic_c)
+    """Logistic regression by L-BFGS on standardised features, with the strength that is best on held-out images.
+
+    Strengths are tried from the strongest regularisation to the weakest, each from the weights of the one before; the
+    last fit, on all training images, starts from the weights of the best one.
+    """
+    strengths, labels, scaler = sorted(context.config.logistic_c), context.train_labels, FeatureScaler(context.train)
+    train = scaler(context.train)
+    model = LogisticRegression(context.classes)
+    best, strength = model, strengths[0]
     with context.progress(len(strengths) + (len(strengths) > 1), "logistic probe") as advance:
-        probe = partial(logistic_probe, classes=context.classes, advance=advance)
-        logits = _fit_best(
-            context, probe, strengths, trial=partial(probe, tolerance=TRIAL_TOLERANCE), patience=PATIENCE
-        )
+        if len(strengths) > 1:
+            held_out = _held_out(context)
+            highest, since = -1.0, 0
+            for one in strengths:
+                model.fit(train[~held_out], labels[~held_out], one, tolerance=TRIAL_TOLERANCE)
+                accuracy = _accuracy(model(train[held_out]), labels[held_out])
+                advance()
+                since += 1
+                if accuracy > highest:
+                    best, strength, highest, since = deepcopy(model), one, accuracy, 0
+                if since == PATIENCE:
+                    break
+        logits = best.fit(train, labels, strength)(scaler(context.test))
     return _top_1_and_5(context, logits, "logistic", f"logistic probe (L-BFGS{_best_of(strengths)})")
 
 
-def _fit_best(
-    context: EvalContext,
-    probe: Probe,
-    settings: Sequence[float],
-    trial: Probe | None = None,
-    patience: int | None = None,
-) -> Float[Tensor, "test classes"]:
-    """Test logits of the probe with the setting that is best on a held-out tenth of train, fitted to all of train.
+def _held_out(context: EvalContext) -> Bool[Tensor, " train"]:
+    """A stratified tenth of the training images."""
+    labels = context.train_labels
+    sample = stratified_sample(labels.cpu().numpy(), max(1, len(labels) // 10), context.config.seed)
+    held_out = torch.zeros(len(labels), dtype=torch.bool, device=labels.device)
+    held_out[torch.from_numpy(sample)] = True
+    return held_out
 
-    Settings are tried with ``trial``, a faster version of the probe if there is one; with ``patience``, in order and
-    until that many in a row were no better than the best.
-    """
-    train, labels, best = context.train, context.train_labels, settings[0]
-    if len(settings) > 1:
-        sample = stratified_sample(labels.cpu().numpy(), max(1, len(labels) // 10), context.config.seed)
-        held_out = torch.zeros(len(train), dtype=torch.bool, device=train.device)
-        held_out[torch.from_numpy(sample)] = True
-        highest, since = -1.0, 0
-        for setting, logits in zip(
-            settings, probe(train[~held_out], labels[~held_out], train[held_out], settings), strict=False
-        ):
-            accuracy = float((logits.argmax(1) == labels[held_out]).double().mean())
-            since += 1
-            if accuracy > highest:  # the first of equals
-                best, highest, since = setting, accuracy, 0
-            if since == patience:
-                break
-    return next(iter(probe(train, labels, context.test, (best,))))
+
+def _accuracy(logits: Float[Tensor, "image classes"], labels: Int[Tensor, " image"]) -> float:
+    return float((logits.argmax(-1) == labels).double().mean())
 
 
 def _best_of(settings: Sequence[float]) -> str:
