@@ -27,8 +27,8 @@ from glf.train.run import pretrain
 from reporting.browser import Browser, chromium
 
 CLASSES = ("<img src=x onerror=alert(1)>", "a \"quoted\" & 'odd' class", "trousers")
-RUN = "about doctor evaluation training geometry theorem map neighbours views outliers".split()
-ADAPTED = "choice about doctor evaluation training geometry map changed neighbours views outliers".split()
+RUN = "evaluation about doctor training geometry theorem map neighbours views outliers".split()
+ADAPTED = "choice evaluation about doctor training geometry map changed neighbours views outliers".split()
 COMPARISON = "deltas table sensitivity maps runs about".split()
 
 # Contrast of every text with its background, by WCAG's formula; text in SVG has the colour of its fill.

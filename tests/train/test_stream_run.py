@@ -103,7 +103,7 @@ def test_rows_of_the_prior_are_those_of_the_images(made: Path, settings: Setting
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "prior     pixels: 64 features stored with each image" in shown
     assert (
-        "140 training images, 10 held out for the probe (28 x 28, 1 channels), 7 shards streamed by 2 workers" in shown
+        "140 training images, 10 held out for the probe (28 x 28, 1 channel), 7 shards streamed by 2 workers" in shown
     )
     line = json.loads((settings["out"] / "metrics.jsonl").read_text().splitlines()[0])
     assert line["constrain/lpm"] > 0
