@@ -77,10 +77,10 @@ def logistic(context: EvalContext) -> dict[str, Metric]:
     with context.progress(len(strengths) + (len(strengths) > 1), "logistic probe") as advance:
         if len(strengths) > 1:
             held_out = _held_out(context)
+            part, others = (train[~held_out], labels[~held_out]), (train[held_out], labels[held_out])
             highest, since = -1.0, 0
             for one in strengths:
-                model.fit(train[~held_out], labels[~held_out], one, tolerance=TRIAL_TOLERANCE)
-                accuracy = _accuracy(model(train[held_out]), labels[held_out])
+                accuracy = _accuracy(model.fit(*part, one, tolerance=TRIAL_TOLERANCE)(others[0]), others[1])
                 advance()
                 since += 1
                 if accuracy > highest:

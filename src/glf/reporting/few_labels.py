@@ -54,8 +54,8 @@ def label_factor(run: Run, reference: str = "pixels", classifier: str = "logisti
 def labels_needed(curve: dict[int, float], accuracy: float) -> float | None:
     """Number of labels with which a curve first reaches an accuracy, linear in their logarithm; None if it does not.
 
-    >>> labels_needed({1: 0.5, 10: 0.7, 100: 0.8}, 0.5), labels_needed({1: 0.5, 10: 0.7}, 0.75)
-    (1.0, None)
+    >>> round(labels_needed({1: 0.5, 10: 0.7, 100: 0.8}, 0.75), 3), labels_needed({1: 0.5, 10: 0.7}, 0.75)
+    (31.623, None)
     """
     points = sorted(curve.items())
     if accuracy <= points[0][1]:
