@@ -9,12 +9,12 @@ from typing import Annotated, Any, Union
 
 import tyro
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from glf.commands import COMMANDS, configured
 from glf.config.help_groups import parse
-from glf.files import printable
 from glf.health.examine import UnhealthyRunError
+from glf.ui import as_text
 
 INTERRUPTED = "interrupted; continue a run with --resume from its last checkpoint, a comparison with the same command"
 PATH = """Self-supervised image representations: an aligning part plus a constraining part.
@@ -27,6 +27,13 @@ From a folder of photos to a better encoder:
 OPTIONS = (tyro.conf.OmitArgPrefixes, tyro.conf.PositionalRequiredArgs)
 
 
+class OutputConsole(Console):
+    """The console of a command's output. rich would end the process with exit code 1 when the reader has ended."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run a command. A user's mistake ends in one line and exit code 2; GLF_DEBUG=1 shows the traceback."""
     arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
@@ -34,10 +41,13 @@ def main(arguments: list[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):  # a file name that is not text must not make a message fail
             stream.reconfigure(errors="backslashreplace")
     try:
-        name, *rest = arguments
-        config = parse_config(name, rest)
-        command = COMMANDS[name]
-        code = command.exit_code(command.run(config, Console()))
+        try:
+            name, *rest = arguments
+            config = parse_config(name, rest)
+            command = COMMANDS[name]
+            code = command.exit_code(command.run(config, OutputConsole()))
+        finally:  # also after --help, which exits
+            sys.stdout.flush()
     except KeyboardInterrupt as error:
         _fail(str(error) or INTERRUPTED, 128 + getattr(error, "signal", signal.SIGINT), every_rank=True)
     except UnhealthyRunError as error:
@@ -71,6 +81,6 @@ def _fail(message: str, code: int, every_rank: bool = False) -> None:
 
         if launched_rank():
             sys.exit(code)
-    message = "\n".join(printable(line) for line in message.split("\n"))
-    Console(stderr=True).print(f"[bold red]glf:[/] {escape(message)}", highlight=False, soft_wrap=True)
+    text = Text.assemble(("glf:", "bold red"), " ", as_text(message))
+    Console(stderr=True).print(text, soft_wrap=True)
     sys.exit(code)

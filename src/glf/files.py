@@ -5,6 +5,7 @@ import os
 import platform
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -33,8 +34,10 @@ def explain_full_disk(path: Path, advice: str = "free some space there and try a
 def atomic_write(path: Path, advice: str = "free some space there and try again") -> Iterator[Path]:
     """Yield a temporary path that replaces ``path`` when the block succeeds and is deleted when it fails.
 
-    After a kill, ``path`` is the old file or the new one, never a partial one. Two processes use different names.
+    After a kill, ``path`` is the old file or the new one, never a partial one. Two processes use different names. A
+    link stays a link: what it points to is replaced. Devices, pipes and folders are refused.
     """
+    path = regular_file(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     with explain_full_disk(path, advice):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,6 +46,51 @@ def atomic_write(path: Path, advice: str = "free some space there and try again"
             os.replace(partial, path)
         finally:
             partial.unlink(missing_ok=True)
+
+
+def regular_file(path: Path) -> Path:
+    """The file that writing to a path would replace, links followed; ValueError if that is not a regular file."""
+    target = Path(os.path.realpath(path)) if path.is_symlink() else path
+    if target.is_symlink():
+        raise ValueError(f"{path} is a link to itself: choose another name")
+    if target.is_dir():
+        raise ValueError(f"{path} is a folder: give the name of a file in it")
+    if target.exists() and not target.is_file():
+        raise ValueError(f"{path} is a device or a pipe, not a file: choose another name")
+    return target
+
+
+def check_output(path: Path, written_before: Callable[[Path], bool]) -> None:
+    """Refuse an output that cannot be written, or that would replace a file of the user's: called before any work.
+
+    ``written_before`` tells whether an existing file was written by the same command. An empty file is nobody's work.
+    """
+    target = regular_file(path)
+    if target.exists() and target.stat().st_size and not written_before(target):
+        raise ValueError(f"{path} exists and was not written by this command: choose another --out, or move it away")
+    folder = next(parent for parent in target.absolute().parents if parent.exists())
+    if not folder.is_dir():
+        raise ValueError(f"{path} cannot be written, because {folder} is not a folder: choose another --out")
+    with explain_full_disk(path), tempfile.TemporaryFile(dir=folder):  # fails if the folder is not writable
+        pass
+
+
+def sidecar(path: Path, suffix: str) -> Path:
+    """The name of a file that belongs to an output: the output's own name and a suffix that nothing else uses.
+
+    >>> str(sidecar(Path("out/embeddings.npy"), "json"))
+    'out/embeddings.npy.glf.json'
+    """
+    return path.with_name(f"{path.name}.glf.{suffix}")
+
+
+def first_line(path: Path) -> str:
+    """The beginning of a text file, at most 4,000 characters; empty if it is not text."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.readline(4000).rstrip("\r\n")
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def remove_leftovers(folder: Path) -> None:

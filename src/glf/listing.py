@@ -2,13 +2,14 @@
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from glf.config.adc import AdcOptions
 from glf.config.evaluation import MethodsConfig
 from glf.methods import CONSTRAINTS, METHODS, parse
 from glf.objective import Method, Part, describe_term
 from glf.recipes import recipes
-from glf.ui import say
+from glf.ui import as_text, say
 
 
 def methods(config: MethodsConfig, console: Console | None = None) -> dict[str, Method]:
@@ -21,7 +22,7 @@ def methods(config: MethodsConfig, console: Console | None = None) -> dict[str, 
     table = Table("method", "aligning part", "constraining part", "paper", show_lines=True)
     for name, method in METHODS.items():
         parts = method.describe()
-        table.add_row(name, _lines(parts["align"]), _lines(parts["constrain"]), method.paper)
+        table.add_row(name, _lines(parts["align"]), _lines(parts["constrain"]), as_text(method.paper))
     console.print(table)
     added = Table("add with +", "constraining part")
     for name, build in CONSTRAINTS.items():
@@ -30,8 +31,8 @@ def methods(config: MethodsConfig, console: Console | None = None) -> dict[str, 
     return METHODS
 
 
-def _lines(parts: list[Part]) -> str:
-    return "\n".join(str(part) for part in parts)
+def _lines(parts: list[Part]) -> Text:
+    return as_text("\n".join(str(part) for part in parts))
 
 
 def _print_method(method: Method, console: Console) -> None:

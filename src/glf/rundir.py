@@ -15,7 +15,7 @@ from glf.data.source import Skipped
 from glf.distributed import launched_rank
 from glf.files import exclusive_lock, lock_owner, lock_path, remove_leftovers
 from glf.result import write_file
-from glf.runfiles import CHECKPOINTS, CONFIG, LAST, LOCK, SKIPPED
+from glf.runfiles import CHECKPOINTS, CONFIG, LAST, LOCK, SKIPPED, WRITTEN
 
 SCHEMA = 2
 # Options that may change on --resume: they say how a run is carried out, not what it learns.
@@ -52,8 +52,8 @@ def resolve_directory(config: PretrainConfig) -> PretrainConfig:
         return config
     if _exists(out) and not config.overwrite:
         raise ValueError(f"{out} already exists: continue it with --resume, replace it with --overwrite, or set --out")
-    if _exists(out) and not (out / CONFIG).is_file():
-        raise ValueError(f"{out} is not a run directory (no {CONFIG}) and is not overwritten: choose another --out")
+    if _exists(out) and not is_run(out):
+        raise ValueError(f"{out} is not a run directory and is not overwritten: choose another --out")
     return config
 
 
@@ -95,14 +95,26 @@ def _exists(out: Path) -> bool:
     return out.exists() and (not out.is_dir() or any(item != lock_path(out / LOCK) for item in out.iterdir()))
 
 
+def is_run(out: Path) -> bool:
+    """Whether a directory is a run: its config.json has the fields of ours. Other tools write a config.json too."""
+    try:
+        values = json.loads((out / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    own = {field.name for field in fields(PretrainConfig)}
+    return isinstance(values, dict) and {"method", "data", "backbone", "seed"} <= own & values.keys()
+
+
 def _clear(out: Path) -> None:
-    """Delete the contents; config.json last, because without it the directory is no longer recognised as a run."""
+    """Delete what glf wrote, config.json last: without it the directory is no longer recognised as a run."""
     out.mkdir(parents=True, exist_ok=True)
-    for item in sorted(out.iterdir(), key=lambda item: item.name == CONFIG):
+    remove_leftovers(out)
+    for name in (*WRITTEN, CONFIG):
+        item = out / name
         if item.is_dir() and not item.is_symlink():
             shutil.rmtree(item)
-        elif item != lock_path(out / LOCK):
-            item.unlink()
+        else:
+            item.unlink(missing_ok=True)
 
 
 def write_config(out: Path, config: ResolvedPretrainConfig) -> None:

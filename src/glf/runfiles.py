@@ -16,7 +16,11 @@ FEATURES = "features"  # cached features
 ACTIVATIONS = "activations"  # in the user's cache: activations of frozen trunks
 ARTIFACTS = "artifacts"  # data of the report's pictures
 FIGURE_DATA = "report.json"  # in artifacts: all of it but the thumbnails
+EXPORT = "export"  # default folder of glf export
 
 COMPARISON = "compare.json"
 TABLE = "table.md"
 PAGE = "report.html"
+
+# What --overwrite deletes of a run; anything else in its directory is the user's.
+WRITTEN = (METRICS, LOG, SKIPPED, BACKBONE, str(CHECKPOINTS), RESULT, FEATURES, ARTIFACTS, EXPORT, PAGE)

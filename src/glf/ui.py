@@ -1,7 +1,8 @@
 """What a user sees in the terminal: lines of text and progress bars."""
 
 from rich.console import Console
-from rich.progress import Progress, ProgressColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from glf.files import printable
 
@@ -21,11 +22,21 @@ def say(console: Console, *lines: str, style: str = "") -> None:
     console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
 
 
+def as_text(text: str) -> Text:
+    """Text for a table: no markup, control characters escaped; line breaks are kept."""
+    return Text("\n".join(printable(line) for line in text.split("\n")))
+
+
 def progress(*columns: ProgressColumn | str, console: Console | None = None, show: bool = True) -> Progress:
-    """A progress bar that disappears when it is done; on stderr unless a console is given.
+    """A progress bar that disappears when it is done; on stderr unless a console is given. Descriptions are no markup.
 
     Only on a terminal or in a notebook: in a file it would be empty lines.
     """
     console = console or Console(stderr=True)
     show = show and (console.is_terminal or console.is_jupyter)
+    if not columns:
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    for column in columns:
+        if isinstance(column, TextColumn):
+            column.markup = isinstance(column, TaskProgressColumn)  # whose text is only a number
     return Progress(*columns, console=console, transient=True, disable=not show)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from rich.console import Console
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from glf.adaptation import choose as comparison
 from glf.adaptation import run as adaptation
@@ -25,6 +25,7 @@ from glf.data.sources import load_images
 from glf.measure.knn import neighbours_kept
 from glf.nn.cut import norm_parameters
 from glf.nn.features import encode
+from glf.nn.norms import ConvNorm
 from glf.nn.pretrained import load_encoder
 from glf.nn.weights import load_backbone
 from glf.runfiles import BACKBONE, LAST
@@ -272,6 +273,10 @@ def test_the_encoder_stays_in_evaluation_mode(settings: AdaptConfig) -> None:
     for encoder in (module.network.encoder, module.network.teacher.copy[0]):
         assert not any(layer.training for layer in encoder.modules())
     assert module.network.student[1].training, "the heads are trained as ever"
+    (faster,) = module.network.faster
+    assert isinstance(faster, nn.Module)
+    assert any(isinstance(layer, ConvNorm) for layer in faster.modules())
+    assert not any(layer.training for layer in faster.modules())
 
 
 def test_the_encoder_learns_later_and_slower_than_the_heads(settings: AdaptConfig) -> None:

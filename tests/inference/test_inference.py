@@ -17,6 +17,7 @@ from rich.console import Console
 from glf.config.inference import EmbedConfig, OutliersConfig, SearchConfig
 from glf.data.decode import StoredSize
 from glf.data.sources import load_images
+from glf.files import sidecar
 from glf.inference.embedding import embed
 from glf.inference.image_search import read_query, search
 from glf.inference.outlier_search import outliers
@@ -46,7 +47,7 @@ def config(photos: Path, **settings: Any) -> EmbedConfig:
 def read(path: Path) -> tuple[list[str], np.ndarray, np.ndarray | None]:
     """Paths, features and map of a file of any of the three formats."""
     if path.suffix == ".npy":
-        beside = json.loads(path.with_suffix(".json").read_text())
+        beside = json.loads(sidecar(path, "json").read_text())
         points = np.array(beside["map"]) if "map" in beside else None
         return beside["paths"], np.load(path, allow_pickle=False), points
     if path.suffix == ".csv":
@@ -79,7 +80,7 @@ def test_every_format_has_the_same_content(photos, tmp_path, console, kind):
     assert "25 images, 1280 features each" in said
     assert "skipped   3 files, first" in said
     assert "map       by t-SNE" in said
-    skipped = out.with_suffix(".skipped.txt").read_text().splitlines()
+    skipped = sidecar(out, "skipped.txt").read_text().splitlines()
     assert len(skipped) == 3
     assert skipped[1].endswith("empty.png\tempty file")
     assert not list(out.parent.glob(".*")), "nothing half-written is left"

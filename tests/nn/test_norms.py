@@ -9,7 +9,7 @@ from glf.data.images import ImageSet
 from glf.data.sources import load_images
 from glf.nn import norms
 from glf.nn.backbone import Backbone
-from glf.nn.norms import estimate_statistics, folded
+from glf.nn.norms import ConvNorm, estimate_statistics, folded, folded_in_training
 
 
 @pytest.fixture(scope="module")
@@ -66,18 +66,28 @@ def test_nothing_else_changes_and_features_do(images: ImageSet) -> None:
     assert not torch.allclose(backbone(x), features)
 
 
-@pytest.mark.parametrize(
+MODELS = pytest.mark.parametrize(
     ("name", "size"), [("small_resnet", 28), ("timm:tf_efficientnet_lite0", 64), ("torchvision:resnet18", 32)]
 )
-def test_folded_layers_give_the_same_features(name: str, size: int) -> None:
+
+
+def with_statistics(name: str, size: int) -> Backbone:
+    """A model whose batch normalisations have statistics, scales and shifts of their own."""
     torch.manual_seed(0)
     backbone = Backbone(name, channels=3, image_size=size, stem="standard").eval()
-    layers = [layer for layer in backbone.modules() if isinstance(layer, nn.BatchNorm2d)]
     with torch.no_grad():
-        for layer in layers:
-            layer.running_mean.uniform_(-0.2, 0.2)
-            layer.running_var.uniform_(0.5, 1.5)
-            layer.weight.uniform_(0.5, 1.5)
+        for layer in backbone.modules():
+            if isinstance(layer, nn.BatchNorm2d):
+                layer.running_mean.uniform_(-0.2, 0.2)
+                layer.running_var.uniform_(0.5, 1.5)
+                layer.weight.uniform_(0.5, 1.5)
+                layer.bias.uniform_(-0.2, 0.2)
+    return backbone
+
+
+@MODELS
+def test_folded_layers_give_the_same_features(name: str, size: int) -> None:
+    backbone = with_statistics(name, size)
     before = {name: value.clone() for name, value in backbone.state_dict().items()}
     x = torch.rand(4, 3, size, size)
     faster = folded(backbone, x[:2])
@@ -103,3 +113,33 @@ def test_layers_that_are_called_in_another_order_are_not_folded() -> None:
     torch.manual_seed(0)
     model, x = AnotherOrder().eval(), torch.rand(4, 3, 8, 8)
     assert torch.equal(folded(model, x)(x), model(x))
+    assert folded_in_training(model, x) is model
+
+
+@MODELS
+def test_layers_folded_in_training_have_the_gradients_of_the_model(name: str, size: int) -> None:
+    backbone = with_statistics(name, size).double()
+    x = torch.rand(4, 3, size, size, dtype=torch.float64)
+    faster = folded_in_training(backbone, x[:2])
+    assert any(isinstance(layer, ConvNorm) for layer in faster.modules())
+    found = []
+    for model in (backbone, faster):
+        backbone.zero_grad()
+        features = model(x)
+        (features * torch.linspace(-1, 2, features.numel(), dtype=torch.float64).view_as(features)).sum().backward()
+        found.append({name: p.grad for name, p in backbone.named_parameters()} | {"features": features.detach()})
+    assert all(value is not None and value.abs().max() > 0 for value in found[1].values())
+    for key, value in found[0].items():
+        assert torch.allclose(found[1][key], value, rtol=1e-8, atol=1e-10), key
+
+
+def test_layers_folded_in_training_follow_the_model() -> None:
+    backbone = with_statistics("small_resnet", 28)
+    x = torch.rand(4, 3, 28, 28)
+    faster = folded_in_training(backbone, x)
+    other = {name: value * 1.1 if value.is_floating_point() else value for name, value in backbone.state_dict().items()}
+    before = faster(x)
+    backbone.load_state_dict(other)
+    torch.testing.assert_close(faster(x), backbone(x), rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(faster(x), before, rtol=1e-2)
+    assert {id(p) for p in faster.parameters()} == {id(p) for p in backbone.parameters()}

@@ -26,7 +26,7 @@ from glf.malloc import retain_freed_memory
 from glf.nn.cut import norm_parameters
 from glf.nn.features import encode_all
 from glf.nn.network import Network
-from glf.nn.norms import estimate_statistics
+from glf.nn.norms import estimate_statistics, folded_in_training
 from glf.nn.pretrained import load_encoder
 from glf.runfiles import ACTIVATIONS, LOG
 from glf.train.callbacks import RunLog
@@ -130,6 +130,11 @@ def build(resolved: ResolvedAdaptation, inputs: ImageInputs, encoder: Encoder) -
     width = inputs.prior_width
     network = Network(trained, run.method.heads, run.objective.needs, classes=len(inputs.classes), prior=width)
     assert config.image_size is not None
+    if encoder.halves is not None and config.precision == "32-true" and torch_device(config.device) == "cpu":
+        side = config.image_size
+        example = torch.rand(2, encoder.backbone.channels, side, side, generator=torch.Generator().manual_seed(0))
+        example = encoder.halves.trunk.eval()(example) if cached else example
+        network.faster = [folded_in_training(trained.eval(), example)]
     module = Adaptation(
         whole=encoder.backbone,
         activations=encoder.activations,

@@ -15,8 +15,8 @@ from glf.comparison.study import Cell, Study, from_flags
 from glf.config.evaluation import CompareConfig
 from glf.reporting.page import write_report
 from glf.reporting.study_tables import markdown
-from glf.result import RESULT_SCHEMA, provenance, write_file
-from glf.runfiles import COMPARISON, PAGE, TABLE
+from glf.result import RESULT_SCHEMA, load_json, provenance, write_file
+from glf.runfiles import COMPARISON, PAGE, RESULT, TABLE
 from glf.ui import progress, say
 
 Record = dict[str, Any]  # the results of one run, as stored in compare.json
@@ -48,6 +48,7 @@ def conduct(
     with the content after each run. ``references=False`` skips raw pixels and the untrained network.
     """
     console = console or Console()
+    check_directory(out)
     cells = list(study.cells())
     missing = [cell for cell in cells if run_key(*study.configs(cell)) not in known]
     # References do not depend on the method: evaluate them once per data set and seed, with the first method.
@@ -85,6 +86,16 @@ def conduct(
     store(content)
     say(console, *markdown(content).split("\n"))
     return content
+
+
+def check_directory(out: Path) -> None:
+    """Refuse a directory with files of these names that no comparison has written."""
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is not a directory: choose another --out")
+    if (out / COMPARISON).exists():
+        load_json(out / COMPARISON)  # raises for a file of another program
+    elif taken := [name for name in (TABLE, PAGE, RESULT) if (out / name).exists()]:
+        raise ValueError(f"{out / taken[0]} was not written by a comparison: choose another --out")
 
 
 def _known_references(known: Mapping[str, Record]) -> dict[str, Any]:

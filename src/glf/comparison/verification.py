@@ -13,7 +13,7 @@ from glf.config.evaluation import EvaluateConfig, VerifyConfig
 from glf.evaluation.suite import run_evaluation
 from glf.result import read_result
 from glf.runfiles import RESULT
-from glf.ui import say
+from glf.ui import as_text, say
 
 
 def verify(config: VerifyConfig, console: Console | None = None) -> bool:
@@ -32,8 +32,8 @@ def verify(config: VerifyConfig, console: Console | None = None) -> bool:
     before, now = stored["rows"]["trained"], found["rows"]["trained"]
     table = Table("protocol", "stored", "now", "")
     for name, protocol in stored["protocols"].items():
-        same = "same" if before[name] == now.get(name) else "different"
-        table.add_row(protocol, str(before[name]), str(now.get(name)), same)
+        same = "same" if before.get(name) == now.get(name) else "different"
+        table.add_row(*(as_text(cell) for cell in (protocol, str(before.get(name)), str(now.get(name)), same)))
     console.print(table)
     if before != now:
         versions = {name: (old, found["versions"].get(name)) for name, old in stored["versions"].items()}

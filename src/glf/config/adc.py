@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from glf.config.bounds import check_options
+
 TScale = Literal["printed", "scale", "matched"]
 Reading = Literal["calibrated", "paper"]
 CovarianceKind = Literal["sphere", "batch", "running"]
@@ -34,3 +36,6 @@ class AdcOptions:
     lpm_at: LpmAt | None = None
     """What LPM reads: z, among the images of the batch; a linear head on the backbone's features, among the batch (h);
     or that head, among the prior's features of all images (bank). Default: z."""
+
+    def __post_init__(self) -> None:
+        check_options(self)

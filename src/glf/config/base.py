@@ -1,4 +1,4 @@
-"""What all configs share: conversion to JSON and back, bounds, suggestions for misspelt names."""
+"""What all configs share: conversion to JSON and back, suggestions for misspelt names."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -57,32 +57,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items()}
     return value
-
-
-def at_least(config: Any, **least: float) -> None:
-    """Check that these fields, if set, are not below their bounds.
-
-    >>> from types import SimpleNamespace
-    >>> at_least(SimpleNamespace(epochs=0), epochs=1)
-    Traceback (most recent call last):
-    ValueError: epochs must be at least 1, got 0
-    """
-    for name, bound in least.items():
-        value = getattr(config, name)
-        if value is not None and not value >= bound:  # written so that nan fails too
-            raise ValueError(f"{name} must be at least {bound:g}, got {value}")
-
-
-def above(config: Any, **bounds: float) -> None:
-    """Check that these fields, and every element of a tuple, are above their bounds.
-
-    >>> from types import SimpleNamespace
-    >>> above(SimpleNamespace(lr=0.0), lr=0)
-    Traceback (most recent call last):
-    ValueError: lr must be above 0, got 0.0
-    """
-    for name, bound in bounds.items():
-        value = getattr(config, name)
-        values = value if isinstance(value, tuple) else (value,)
-        if value is not None and not (values and all(one > bound for one in values)):
-            raise ValueError(f"{name} must be above {bound:g}, got {value}")

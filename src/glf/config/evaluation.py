@@ -9,7 +9,8 @@ from typing import Literal, get_args
 
 import tyro
 
-from glf.config.base import above, at_least, nearest
+from glf.config.base import nearest
+from glf.config.bounds import check_options
 
 PAPER_KNN_K = 5  # k of the paper's k-NN: Euclidean distance, majority vote
 KNN_K = 20  # k of the weighted k-NN, also of the online probe during training
@@ -40,8 +41,7 @@ class FinetuneOptions:
     """Batch size."""
 
     def __post_init__(self) -> None:
-        at_least(self, finetune_epochs=1)
-        above(self, finetune_lr=0)
+        check_options(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,12 +75,7 @@ class DetectOptions:
     """Seed of the heads, image order, flips and sampled regions, and of the split of images without split lists."""
 
     def __post_init__(self) -> None:
-        at_least(self, detect_size=1, detect_epochs=1, detect_batch=1, detect_regions=2, detect_pool=1)
-        above(self, detect_lr=0)
-        if not 0 < self.detect_shrink <= 1:
-            raise ValueError(f"detect_shrink must be above 0 and at most 1, got {self.detect_shrink}")
-        if not 0 <= self.detect_freeze <= 4:
-            raise ValueError(f"detect_freeze must be from 0 to 4, got {self.detect_freeze}")
+        check_options(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,12 +130,11 @@ class EvaluateConfig:
     """Seed of the probes' batches and of all samples drawn from train."""
 
     def __post_init__(self) -> None:
-        at_least(self, image_size=1, max_images=1, knn_k=1, probe_epochs=1, batch_size=1)
-        above(self, knn_temperature=0, probe_lrs=0, logistic_c=0)
         for name in self.suite:
             if name not in get_args(Suite):
                 known = get_args(Suite)
                 raise ValueError(f"unknown evaluation {name!r}{nearest(name, known)} (--suite: {', '.join(known)})")
+        check_options(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +163,7 @@ class CompareConfig:
     """Parallel runs; default: as many as the GPUs, or the cores and the memory, allow."""
 
     def __post_init__(self) -> None:
-        at_least(self, seeds=1, jobs=1)
+        check_options(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from glf.config.base import at_least
+from glf.config.bounds import check_options
 from glf.config.training import Labels
 
 Format = Literal["timm", "torchvision", "safetensors", "onnx"]
@@ -27,6 +27,9 @@ class EncoderOptions:
     device: str = "auto"
     """auto, cpu, gpu or mps."""
 
+    def __post_init__(self) -> None:
+        check_options(self)
+
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedConfig(EncoderOptions):
@@ -35,7 +38,7 @@ class EmbedConfig(EncoderOptions):
     data: str
     """Folder (searched recursively), .tar, .npz, .npy, or name of a data set."""
     out: Path = Path("embeddings.npy")
-    """Output file: .npy (with a .json of the paths), .csv, or .parquet."""
+    """Output file: .npy (the paths are in <name>.glf.json), .csv, or .parquet."""
     map: bool = False
     """Add two columns with a 2-d projection: t-SNE of up to 5,000 images, else the first two principal components."""
 
@@ -51,9 +54,6 @@ class SearchConfig(EncoderOptions):
     out: Path | None = None
     """Also write the list to a .csv: query, rank, similarity, path."""
 
-    def __post_init__(self) -> None:
-        at_least(self, k=1)
-
 
 @dataclass(frozen=True, kw_only=True)
 class OutliersConfig(EncoderOptions):
@@ -67,11 +67,6 @@ class OutliersConfig(EncoderOptions):
     """Number of likely outliers: images with the most uniform neighbour distributions."""
     similarity: float = 0.9
     """Cosine similarity of centred features from which two images are near-duplicates."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.similarity <= 1:
-            raise ValueError(f"similarity must be above 0 and at most 1, got {self.similarity}")
-        at_least(self, count=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,4 +115,4 @@ class ShardConfig:
     """Delete the shards in the folder first."""
 
     def __post_init__(self) -> None:
-        at_least(self, per_shard=1, prior_width=1, prior_size=1)
+        check_options(self)

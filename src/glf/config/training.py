@@ -8,7 +8,7 @@ from typing import Any, Literal
 import tyro
 
 from glf.config.adc import AdcOptions
-from glf.config.base import above, at_least
+from glf.config.bounds import Bounds, check_options
 
 Optimizer = Literal["adamw", "sgd", "lars"]
 Precision = Literal["32-true", "64-true", "16-mixed", "bf16-mixed"]
@@ -154,11 +154,7 @@ class PretrainConfig:
     """Set everything up, train two steps, write nothing."""
 
     def __post_init__(self) -> None:
-        at_least(self, epochs=1, batch_size=2, accumulate=1, devices=1, nodes=1, workers=0)
-        at_least(self, image_size=1, max_images=1, val_images=0, shuffle=1, epoch_images=1, prior_width=1, prior_size=1)
-        at_least(self, probe_every=1, log_every=1, save_every=1, keep=0, prototypes=1)
-        at_least(self, lr=0, weight_decay=0, warmup_epochs=0, bias_lr=0, save_minutes=0)
-        above(self, lars_eta=0)
+        check_options(self, batch_size=Bounds(least=2, most=10**7))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,9 +237,6 @@ class AdaptConfig(PretrainConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(self, tail=1, views=0, head_share=0, head_lr=0, l2sp=0)
-        if self.head_share >= 1:
-            raise ValueError(f"head_share must be below 1, got {self.head_share}")
         if self.sync_norm or self.compile:
             raise ValueError("sync_norm and compile do not apply to an adaptation")
         if self.tail is not None and self.train != "tail":

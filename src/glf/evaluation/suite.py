@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from torch import nn
 
@@ -26,13 +25,13 @@ from glf.evaluation.finetune import finetuning
 from glf.evaluation.geometry import geometry
 from glf.evaluation.probes import knn, linear, logistic
 from glf.evaluation.theorem import theory
-from glf.files import printable
 from glf.malloc import retain_freed_memory
 from glf.nn.pretrained import is_library_model
 from glf.nn.prior import PIXELS, Pixels
 from glf.result import provenance, read_result, update_result
-from glf.runfiles import RESULT
-from glf.ui import say
+from glf.rundir import is_run
+from glf.runfiles import ARTIFACTS, FEATURES, RESULT
+from glf.ui import as_text, say
 
 # Each evaluation of the suite: whether it needs labels, and the function that runs it.
 PARTS: dict[Suite, tuple[bool, Callable[[EvalContext], dict[str, Metric]]]] = {
@@ -54,6 +53,7 @@ def evaluate(config: EvaluateConfig, console: Console | None = None) -> dict[str
     """Evaluate a backbone, print the table, write the evaluation to result.json and return it."""
     console = console or Console()
     out = output_directory(config)
+    check_directory(out)
     evaluation = run_evaluation(config, out, console)
     _print_table(console, evaluation)
     before = read_result(out).get("evaluation") if (out / RESULT).exists() else None
@@ -73,6 +73,16 @@ def output_directory(config: EvaluateConfig) -> Path:
         return config.run  # reading it reports a missing run
     name = re.sub(r"[^\w.]+", "-", config.run.stem if is_file else str(config.run))
     return Path("runs") / f"{name}-{Path(config.data or '').stem or 'data'}"
+
+
+def check_directory(out: Path) -> None:
+    """Refuse a directory with files of these names that no run and no evaluation of ours has written."""
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is not a directory: choose another --out")
+    if (out / RESULT).exists():
+        read_result(out)  # raises for a file of another program
+    elif not is_run(out) and (taken := [name for name in (FEATURES, ARTIFACTS) if (out / name).exists()]):
+        raise ValueError(f"{out / taken[0]} was not written by glf: choose another --out")
 
 
 def run_evaluation(config: EvaluateConfig, out: Path, console: Console) -> dict[str, Any]:
@@ -188,18 +198,19 @@ def _print_table(console: Console, evaluation: dict[str, Any]) -> None:
         f"{evaluation['data']}: {evaluation['test']:,} {names[evaluation['split']]},"
         f" classifiers trained on {evaluation['train']:,}"
     )
-    table = Table(title=escape(printable(title)), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=as_text(title), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("accuracy in %" if evaluation["percent"] else "measure")
     last = Counter(Path(name).name for name in evaluation["rows"])
     for name in evaluation["rows"]:
         short = Path(name).name if last[Path(name).name] == 1 else name
         detail = f"up to {PIXELS} px" if name == "pixels" else evaluation["methods"].get(name)
-        heading = f"{printable(short)}\n{detail}" if detail else printable(short)
-        table.add_column(escape(heading), justify="right")
+        table.add_column(as_text(f"{short}\n{detail}" if detail else short), justify="right")
     accuracies = [key for key in evaluation["protocols"] if key in evaluation["percent"]]
     for keys in (accuracies, [key for key in evaluation["protocols"] if key not in accuracies]):
         for key in keys:
-            table.add_row(evaluation["protocols"][key], *(_cell(evaluation, name, key) for name in evaluation["rows"]))
+            table.add_row(
+                as_text(evaluation["protocols"][key]), *(_cell(evaluation, name, key) for name in evaluation["rows"])
+            )
         table.add_section()
     console.print(table)
 

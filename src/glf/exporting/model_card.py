@@ -1,5 +1,6 @@
 """The model card: architecture, loading code, preprocessing, training data, method and evaluation of a backbone."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from glf.rundir import read_config
 from glf.runfiles import CONFIG, RESULT
 from glf.ui import counted
 
+FILES = "<!-- files written by glf export: "  # before their list, by which a later export knows what it may replace
 LICENCE = "<!-- fill in: your licence, and that of the images -->"
 
 
@@ -26,10 +28,11 @@ def model_card(
     backbone: Backbone,
     preprocess: Preprocess,
     loading: LoadingCode,
-    name: str,
+    files: tuple[str, ...],
     difference: float,
 ) -> str:
-    """Markdown with the front matter of Hugging Face's hub; ``name`` is the exported file's."""
+    """Markdown with the front matter of Hugging Face's hub. The exported file is the first of ``files``."""
+    name = files[0]
     content = read_result(run) if (run / RESULT).is_file() else {}
     trained = read_config(run) if (run / CONFIG).is_file() else None
     adapted = trained if isinstance(trained, AdaptConfig) else None
@@ -55,8 +58,19 @@ def model_card(
         steps.append("- the exported model normalises by mean and std itself: give it values from 0 to 1")
     square = f"Photos that are not square:\n\n```python\n{preprocess.code()}\n```"
     parts += ["## Preprocessing", "\n".join(steps), square, *_training(content, trained), "## Evaluation"]
-    parts.append(_evaluation(content.get("evaluation"), run))
+    listed = json.dumps(files).replace(">", "\\u003e")  # a name cannot end the comment
+    parts += [_evaluation(content.get("evaluation"), run), f"{FILES}{listed} -->"]
     return "\n\n".join(parts) + "\n"
+
+
+def listed_files(card: Path) -> tuple[str, ...]:
+    """Names of the files that an earlier export wrote with this card; none if it is not a card of ours."""
+    try:
+        _, found, rest = card.read_text(encoding="utf-8").rpartition(FILES)
+        names = json.loads(rest.partition(" -->")[0]) if found else []
+    except (OSError, ValueError):
+        return ()
+    return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
 
 
 def _training(content: dict[str, Any], trained: ResolvedPretrainConfig | None) -> list[str]:

@@ -17,14 +17,14 @@ from rich.console import Console
 from glf.config.inference import ExportConfig
 from glf.data.decode import SMALL
 from glf.exporting.formats import EXPORTERS, Exporter
-from glf.exporting.model_card import model_card
+from glf.exporting.model_card import listed_files, model_card
 from glf.exporting.preprocess import Preprocess
-from glf.files import explain_full_disk
+from glf.files import check_output, explain_full_disk, regular_file, sidecar
 from glf.nn.backbone import Backbone
 from glf.nn.pretrained import is_library_model
 from glf.nn.weights import load_backbone
 from glf.rundir import read_config
-from glf.runfiles import CONFIG
+from glf.runfiles import CONFIG, EXPORT
 from glf.ui import say
 
 FEATURE_TOLERANCE = 1e-4  # largest difference of features, relative to the largest feature, that counts as rounding
@@ -48,6 +48,11 @@ def export(config: ExportConfig, console: Console | None = None) -> Exported:
         raise ValueError(f"--format {exporter.name} needs {', '.join(missing)}: pip install 'glf[{exporter.name}]'")
     if is_library_model(str(config.run)):
         raise ValueError(f"{config.run} is already a model of another library; glf export takes a run directory")
+    earlier = listed_files(folder / card_name)
+    files = (name, *exporter.beside(name))
+    for one in files:
+        check_output(folder / one, lambda path: path.name in earlier)
+    check_output(folder / card_name, lambda _: bool(earlier))
     backbone = load_backbone(config.run).eval()
     loading = exporter.loading_code(backbone)
     preprocess = Preprocess.of(backbone, margin=_has_margin(config.run, backbone))
@@ -57,10 +62,11 @@ def export(config: ExportConfig, console: Console | None = None) -> Exported:
             written = Path(temporary)
             exporter.write(written / name, backbone, loading, preprocess)
             difference = check_export(loading.run(written / name), backbone, exporter)
-            card = model_card(config.run, exporter, backbone, preprocess, loading, name, difference)
+            kept = [one for one in earlier if (folder / one).is_file() and one not in files]
+            card = model_card(config.run, exporter, backbone, preprocess, loading, (*files, *kept), difference)
             (written / card_name).write_text(card, encoding="utf-8")
             for file in sorted(written.iterdir(), key=lambda file: file.name == name):  # the weights last
-                os.replace(file, folder / file.name)
+                os.replace(file, regular_file(folder / file.name))
     done = Exported(folder / name, folder / card_name, difference)
     lines = [
         f"written   {done.file} and its model card {done.card}",
@@ -96,11 +102,11 @@ def _destination(config: ExportConfig, exporter: Exporter) -> tuple[Path, str, s
     """The folder, the name of the exported file, and the name of the model card."""
     if config.out is None or (not config.out.suffix and not config.out.is_file()) or config.out.is_dir():
         run = config.run if config.run.is_dir() else config.run.parent
-        return config.out or run / "export" / exporter.name, exporter.filename, "README.md"
+        return config.out or run / EXPORT / exporter.name, exporter.filename, "README.md"
     suffix = Path(exporter.filename).suffix
     if config.out.suffix != suffix:
         raise ValueError(f"--out {config.out} must end with {suffix}, or be a folder")
-    return config.out.parent, config.out.name, f"{config.out.stem}.md"
+    return config.out.parent, config.out.name, sidecar(config.out, "md").name
 
 
 def _has_margin(run: Path, backbone: Backbone) -> bool:

@@ -4,7 +4,7 @@ from rich.console import Console
 
 from glf.config.inference import EmbedConfig
 from glf.inference.common import compute_features, open_encoder
-from glf.inference.writers import FeatureTable, check_target, write_table
+from glf.inference.writers import FeatureTable, check_target, skipped_file, write_table
 from glf.measure.projection import project_2d
 from glf.nn.features import SourceFeatures
 from glf.result import write_file
@@ -24,7 +24,7 @@ def embed(config: EmbedConfig, console: Console | None = None) -> SourceFeatures
     write_table(config.out, FeatureTable(found.paths, found.features, points, about))
     where = str(config.out)
     if found.skipped:
-        listed = config.out.with_suffix(".skipped.txt")
+        listed = skipped_file(config.out)
         write_file(listed, "".join(f"{one.line()}\n" for one in found.skipped))
         where += f", skipped files in {listed}"
     say(console, f"written   {where}")

@@ -12,7 +12,7 @@ from glf.config.inference import SearchConfig
 from glf.data.decode import StoredSize, decode
 from glf.device import torch_device
 from glf.files import printable
-from glf.inference.common import compute_features, open_encoder, write_csv
+from glf.inference.common import check_csv, compute_features, open_encoder, write_csv
 from glf.measure.knn import most_similar
 from glf.nn.features import encoding
 from glf.ui import say
@@ -37,6 +37,8 @@ def search(config: SearchConfig, console: Console | None = None) -> list[Hit]:
     for query in queries:  # before any image is embedded
         if not Path(query).is_file():
             raise FileNotFoundError(f"no image at {query}: queries are files, and the folder to search comes last")
+    if config.out is not None:
+        check_csv(config.out, Hit._fields)
     encoder = open_encoder(config)
     found = compute_features(encoder, data, config, console)
     with encoding(encoder.module, size=encoder.size, device=torch_device(config.device)) as features_of:

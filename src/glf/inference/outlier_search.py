@@ -6,7 +6,7 @@ import torch
 from rich.console import Console
 
 from glf.config.inference import OutliersConfig
-from glf.inference.common import compute_features, open_encoder, write_csv
+from glf.inference.common import check_csv, compute_features, open_encoder, write_csv
 from glf.measure.duplicates import near_duplicates
 from glf.measure.outlier_score import neighbour_entropy
 from glf.ui import say
@@ -25,6 +25,7 @@ class ScoredImage(NamedTuple):
 def outliers(config: OutliersConfig, console: Console | None = None) -> list[ScoredImage]:
     """Score every image, likely outliers first; print the interesting ones, write and return all."""
     console = console or Console()
+    check_csv(config.out, ScoredImage._fields)
     found = compute_features(open_encoder(config), config.data, config, console)
     if len(found.paths) < 3:
         raise ValueError(f"outliers need at least three images, got {len(found.paths)}")

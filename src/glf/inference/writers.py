@@ -1,4 +1,7 @@
-"""Write features with the paths of their images as .npy, .csv or .parquet, atomically."""
+"""Write features with the paths of their images as .npy, .csv or .parquet, atomically.
+
+Next to ``embeddings.npy``, ``embeddings.npy.glf.json`` has the paths; ``*.glf.skipped.txt`` lists the skipped files.
+"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -8,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from glf.files import atomic_write
-from glf.inference.common import write_csv
+from glf.files import atomic_write, check_output, regular_file, sidecar
+from glf.inference.common import check_csv, write_csv
 from glf.nn.feature_cache import write_npy
 from glf.result import write_file
 
@@ -40,13 +43,31 @@ def check_target(path: Path) -> None:
     """Raise an error for a file that cannot be written: before hours of work, not after."""
     if path.suffix not in WRITERS:
         raise ValueError(f"--out {path} should end with one of {', '.join(WRITERS)}")
-    if path.is_dir():
-        raise ValueError(f"--out {path} is a folder: give the name of a file in it")
     if path.suffix == ".parquet" and find_spec("pyarrow") is None:
         raise ValueError(f"{path.name} needs pyarrow: pip install 'glf[parquet]', or choose .npy or .csv")
-    with atomic_write(path.with_name(f".{path.name}.try")) as partial:  # fails if the folder is not writable
-        partial.touch()
-    path.with_name(f".{path.name}.try").unlink()
+    if path.suffix == ".csv":
+        check_csv(path, ("path", "f0"))
+    elif path.suffix == ".parquet":
+        check_output(path, _is_our_parquet)
+    else:  # the paths are written first, so features without them are somebody else's
+        check_output(path, lambda _: sidecar(path, "json").exists())
+        check_output(sidecar(path, "json"), lambda _: True)  # no other program uses such a name
+    check_output(skipped_file(path), lambda _: True)
+
+
+def skipped_file(path: Path) -> Path:
+    """The list of files that were skipped."""
+    return sidecar(path, "skipped.txt")
+
+
+def _is_our_parquet(path: Path) -> bool:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return b"model" in (pq.read_schema(path).metadata or {})
+    except (pa.ArrowException, OSError):
+        return False
 
 
 def write_table(path: Path, table: FeatureTable) -> None:
@@ -55,12 +76,12 @@ def write_table(path: Path, table: FeatureTable) -> None:
 
 
 def _npy(path: Path, table: FeatureTable) -> None:
-    """Write the features, and a .json with the paths; that first, so that features never lack their paths."""
-    path.unlink(missing_ok=True)
+    """Write the features, and the paths next to them; those first, so that features never lack their paths."""
+    regular_file(path).unlink(missing_ok=True)
     content: dict[str, Any] = {**table.about, "paths": table.paths}
     if table.points is not None:
         content["map"] = table.points.tolist()
-    write_file(path.with_suffix(".json"), json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    write_file(sidecar(path, "json"), json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     width = table.features.shape[1]
     write_npy((block[:, :width] for _, block in table.blocks()), len(table.paths), path)
 

@@ -70,7 +70,8 @@ class Network(nn.Module):
         self.classifier = nn.Linear(widths[-1], classes) if "scores" in needs else None
         self.local = mlp((self.backbone.map_width(), *heads.local)) if "maps" in needs else None
         self.relation = nn.Linear(widths[0], prior) if "r" in needs else None
-        self.compiled: list[Callable[[Tensor], Tensor]] = []  # in a list, so that checkpoints do not contain it twice
+        # A faster form of the encoder, with the same weights, for training; in a list, so that it is not saved too.
+        self.faster: list[Callable[[Tensor], Tensor]] = []
 
     @property
     def encoder(self) -> nn.Module:
@@ -85,7 +86,7 @@ class Network(nn.Module):
 
     def compile_backbone(self) -> None:
         """Compile the backbone for training; online probes, with other batch sizes, use the uncompiled one."""
-        self.compiled = [torch.compile(self.backbone)]
+        self.faster = [torch.compile(self.backbone)]
 
     def forward(self, views: Views, with_teacher: bool = True) -> Embeddings:
         """Return the fields that the objective needs; without the teacher's if the caller has them already."""
@@ -120,7 +121,7 @@ class Network(nn.Module):
     def _encoded(self, x: tuple[Tensor, ...]) -> tuple[Tensor, Tensor | None]:
         """Features of all views, and the feature maps they were pooled from if a local projector needs them."""
         if self.local is None:
-            encode = self.compiled[0] if self.compiled else self.encoder
+            encode = self.faster[0] if self.faster else self.encoder
             return torch.cat([encode(same) for same in _by_size(x)]), None
         if len(full_views(x)) < len(x):
             raise ValueError("local features are compared between views of one size: use a policy without local crops")

@@ -16,11 +16,21 @@ from glf.reporting.study_charts import difference_charts, sensitivity_charts
 from glf.reporting.study_tables import deltas, markdown
 from glf.result import write_file
 
+FIGURES_MARK = ".glf-figures"  # in a folder that only has figures of earlier reports
+
 
 def check_matplotlib() -> None:
     """Raise if matplotlib, which draws the PNG files, is not installed."""
     if find_spec("matplotlib") is None:
         raise ValueError("--figures needs matplotlib for its PNG files: pip install 'glf[figures]'")
+
+
+def check_figures_folder(folder: Path) -> None:
+    """Refuse a folder with other files in it: figures have names that a user's files may have too."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--figures {folder} is not a folder: choose another name")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / FIGURES_MARK).exists():
+        raise ValueError(f"--figures {folder} has files that glf report did not write: choose a new or empty folder")
 
 
 def write_run_figures(folder: Path, run: Run) -> None:

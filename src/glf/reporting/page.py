@@ -13,9 +13,16 @@ from markupsafe import Markup
 from rich.console import Console
 
 from glf.config.evaluation import ReportConfig
+from glf.files import check_output
 from glf.reporting.chart import svg
 from glf.reporting.few_labels import few_label_charts, label_factor
-from glf.reporting.figures import check_matplotlib, write_comparison_figures, write_run_figures
+from glf.reporting.figures import (
+    FIGURES_MARK,
+    check_figures_folder,
+    check_matplotlib,
+    write_comparison_figures,
+    write_run_figures,
+)
 from glf.reporting.load import find_runs
 from glf.reporting.run_charts import entropy_chart, geometry_charts, knn_chart, training_charts
 from glf.reporting.run_tables import (
@@ -40,6 +47,7 @@ from glf.reporting.verdict import comparison_verdict, kept_weights, run_verdict
 from glf.result import write_file
 from glf.ui import counted, say
 
+MARK = '<meta name="generator" content="glf report">'  # by it an earlier page is recognised, which may be replaced
 MAX_GALLERIES = 12  # runs on a page with galleries; with more, only the page of a single run has them
 
 
@@ -53,8 +61,10 @@ def report(config: ReportConfig, console: Console | None = None) -> Path:
 
 def write_report(directory: Path, out: Path, figures: Path | None = None) -> int:
     """Write the page about all runs below a directory, and optionally its figures and numbers; return the run count."""
+    check_output(out, _is_page)
     if figures is not None:
         check_matplotlib()
+        check_figures_folder(figures)
     runs, comparisons = find_runs(directory)
     script = _own_file("page.js")
     page = _templates().get_template("page.html")
@@ -63,17 +73,24 @@ def write_report(directory: Path, out: Path, figures: Path | None = None) -> int
         comparisons=comparisons,
         sheets=Sheets(),
         css=Markup(_own_file("chart.css") + _own_file("page.css")),
+        mark=Markup(MARK),
         script=Markup(script),
         script_hash=b64encode(sha256(script.encode()).digest()).decode(),
     )
     write_file(out, html)
     if figures is not None:
+        write_file(figures / FIGURES_MARK, "Written by glf report --figures.\n")
         several = len(runs) + len(comparisons) > 1
         for run in runs:
             write_run_figures(figures / run.name if several else figures, run)
         for comparison in comparisons:
             write_comparison_figures(figures / comparison.path.name if several else figures, comparison.content)
     return len(runs) + sum(len(comparison.content["runs"]) for comparison in comparisons)
+
+
+def _is_page(path: Path) -> bool:
+    with open(path, "rb") as file:
+        return MARK.encode() in file.read(1000)
 
 
 def _own_file(name: str) -> str:

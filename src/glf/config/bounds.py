@@ -1,0 +1,184 @@
+"""The bounds of every number among the options, in one table, and the check of all options' types.
+
+Every config calls ``check_options`` when it is made: before any data are read, and also for a saved config.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from functools import cache
+from numbers import Integral, Real
+from os import PathLike
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+
+class Bounds(NamedTuple):
+    """The values that an option may have. ``above`` and ``below`` are excluded, ``least`` and ``most`` included."""
+
+    least: float = -math.inf
+    most: float = math.inf
+    above: float = -math.inf
+    below: float = math.inf
+
+    def violated(self, value: float) -> str:
+        """The bound that a value does not keep, in words; empty if it is within all."""
+        if not value >= self.least:  # written so that nan violates it
+            return f"at least {self.least:g}"
+        if not value > self.above and not math.isinf(self.above):
+            return f"above {self.above:g}"
+        if not value <= self.most and not math.isinf(self.most):
+            return f"at most {self.most:.15g}"
+        if not value < self.below and not math.isinf(self.below):
+            return f"below {self.below:g}"
+        return "" if math.isfinite(value) else "a finite number"
+
+
+ANY, NOT_NEGATIVE, POSITIVE = Bounds(), Bounds(least=0), Bounds(above=0)
+COUNT = Bounds(least=1, most=10**12)
+SHARE = Bounds(least=0, most=1)
+SIDE = Bounds(least=1, most=10_000)  # pixels
+WIDTH = Bounds(least=1, most=10**6)  # of a layer
+SEED = Bounds(least=0, most=2**32 - 1)  # what NumPy takes
+
+BOUNDS = {
+    "max_images": COUNT,
+    "image_size": SIDE,
+    "val_images": Bounds(least=0, most=10**12),
+    "epoch_images": COUNT,
+    "shuffle": Bounds(least=1, most=10**8),
+    "projector": WIDTH,
+    "predictor": WIDTH,
+    "local": WIDTH,
+    "prototypes": WIDTH,
+    "ema_momentum": SHARE,
+    "options": ANY,  # each method knows its own
+    "nu": NOT_NEGATIVE,
+    "upsilon": NOT_NEGATIVE,
+    "rho": Bounds(above=2),  # else the Student-t has no covariance
+    "effective_dim": POSITIVE,
+    "prior_effective_dim": POSITIVE,
+    "ramp_epochs": NOT_NEGATIVE,
+    "prior_width": WIDTH,
+    "prior_size": SIDE,
+    "epochs": Bounds(least=1, most=10**6),
+    "batch_size": Bounds(least=1, most=10**7),
+    "lr": NOT_NEGATIVE,
+    "bias_lr": NOT_NEGATIVE,
+    "lars_eta": POSITIVE,
+    "weight_decay": NOT_NEGATIVE,
+    "warmup_epochs": NOT_NEGATIVE,
+    "probe_every": COUNT,
+    "log_every": COUNT,
+    "save_minutes": NOT_NEGATIVE,
+    "save_every": COUNT,
+    "keep": Bounds(least=0, most=10**6),
+    "seed": SEED,
+    "devices": Bounds(least=1, most=1024),
+    "nodes": Bounds(least=1, most=10**5),
+    "accumulate": Bounds(least=1, most=10**6),
+    "workers": Bounds(least=0, most=1024),
+    # glf adapt
+    "tail": Bounds(least=1, most=1000),
+    "views": Bounds(least=0, most=1000),
+    "head_share": Bounds(least=0, below=1),
+    "head_lr": NOT_NEGATIVE,
+    "l2sp": NOT_NEGATIVE,
+    # glf evaluate
+    "knn_k": Bounds(least=1, most=10**6),
+    "knn_temperature": POSITIVE,
+    "probe_epochs": Bounds(least=1, most=10**6),
+    "probe_lrs": POSITIVE,
+    "logistic_c": POSITIVE,
+    "fractions": Bounds(above=0, most=1),
+    "finetune_epochs": Bounds(least=1, most=10**6),
+    "finetune_lr": POSITIVE,
+    "finetune_batch": Bounds(least=1, most=10**6),
+    "detect_size": SIDE,
+    "detect_shrink": Bounds(above=0, most=1),
+    "detect_epochs": Bounds(least=1, most=10**6),
+    "detect_batch": Bounds(least=1, most=10**6),
+    "detect_lr": POSITIVE,
+    "detect_regions": Bounds(least=2, most=10**6),
+    "detect_pool": Bounds(least=1, most=1000),
+    "detect_freeze": Bounds(least=0, most=4),
+    "detect_seed": SEED,
+    # other commands
+    "seeds": Bounds(least=1, most=10**6),
+    "jobs": Bounds(least=1, most=10**4),
+    "k": COUNT,
+    "count": Bounds(least=0, most=10**12),
+    "similarity": Bounds(above=0, most=1),
+    "per_shard": Bounds(least=1, most=10**9),
+}
+NOT_EMPTY = {"probe_lrs", "logistic_c", "detect_lr", "fractions"}
+
+
+def check_options(config: Any, **narrower: Bounds) -> None:
+    """Check types and bounds of all fields; ``narrower`` bounds apply to this config only.
+
+    >>> from glf.config.training import PretrainConfig
+    >>> PretrainConfig(lr=float("inf"))
+    Traceback (most recent call last):
+    ValueError: lr must be a finite number, got inf
+    """
+    hints = _hints(type(config))
+    for field in fields(config):
+        name, value = field.name, getattr(config, field.name)
+        if wanted := misfit(value, hints[name]):
+            raise ValueError(f"{name} must be {wanted}, got {value!r}")
+        numbers = list(_numbers(value))
+        if name in NOT_EMPTY and not numbers:
+            raise ValueError(f"{name} needs at least one value, got {value!r}")
+        for number in numbers:
+            if wanted := narrower.get(name, BOUNDS[name]).violated(number):
+                raise ValueError(f"{name} must be {wanted}, got {value}")
+
+
+def misfit(value: Any, hint: Any) -> str:
+    """What a value should be instead of what it is, in words; empty if it fits the type."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        found = [misfit(value, one) for one in arguments]
+        return "" if "" in found else " or ".join(text for text in found if text != "nothing")
+    if origin is Literal:
+        return "" if value in arguments else f"one of {', '.join(map(str, arguments))}"
+    if origin is tuple:
+        if not isinstance(value, tuple | list):
+            return "a list"
+        many = len(arguments) == 2 and arguments[1] is Ellipsis
+        if not many and len(value) != len(arguments):
+            return f"a list of {len(arguments)}"
+        texts = [misfit(one, arguments[0 if many else at]) for at, one in enumerate(value)]
+        return next((f"a list, each entry {text}" for text in texts if text), "")
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            return "a table of names and values"
+        texts = [misfit(name, arguments[0]) or misfit(one, arguments[1]) for name, one in value.items()]
+        return next((f"a table, each value {text}" for text in texts if text), "")
+    kinds: dict[Any, tuple[Any, str]] = {
+        bool: (bool, "true or false"),
+        int: (Integral, "a whole number"),
+        float: (Real, "a number"),
+        str: (str, "text"),
+        Path: (str | PathLike, "a path"),
+        NoneType: (NoneType, "nothing"),
+    }
+    kind, text = kinds.get(hint, (object, ""))
+    wrong_bool = isinstance(value, bool) and hint in (int, float)
+    return "" if isinstance(value, kind) and not wrong_bool else text
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _numbers(value: Any) -> Iterable[float]:
+    """The numbers in an option: itself, the entries of a list, the values of a table."""
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    for one in value if isinstance(value, tuple | list) else (value,):
+        if isinstance(one, Real) and one is not True and one is not False:
+            yield float(one)
