@@ -103,11 +103,11 @@ def test_a_directory_that_was_made_in_the_meantime_is_not_deleted(tmp_path: Path
     assert load_checkpoint(run / LAST)["epoch"] == 0
 
 
-def test_overwriting_deletes_everything_and_the_configuration_last(
+def test_overwriting_deletes_what_glf_wrote_and_the_configuration_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = begun(tmp_path / "run")
-    (run / "elsewhere").symlink_to(tmp_path)
+    (run / "features").symlink_to(tmp_path)
     (run / ".notes").touch()
 
     def interrupt(_: Path) -> None:
@@ -120,9 +120,9 @@ def test_overwriting_deletes_everything_and_the_configuration_last(
     assert rundir.read_config(run).method == PretrainConfig.method, "still a run: it can be overwritten"
     config = rundir.resolve_directory(PretrainConfig(out=run, overwrite=True, method="byol"))
     with rundir.create(with_defaults(config)):
-        assert {path.name for path in run.iterdir()} == {"config.json", ".run.lock"}
+        assert {path.name for path in run.iterdir()} == {"config.json", ".run.lock", ".notes"}
     assert rundir.read_config(run).method == "byol"
-    assert [path.name for path in run.iterdir()] == ["config.json"]
+    assert {path.name for path in run.iterdir()} == {"config.json", ".notes"}
     assert tmp_path.is_dir()
 
 

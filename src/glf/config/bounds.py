@@ -6,12 +6,11 @@ Every config calls ``check_options`` when it is made: before any data are read, 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
-from functools import cache
 from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, SupportsFloat, Union, get_args, get_origin, get_type_hints
 
 
 class Bounds(NamedTuple):
@@ -123,7 +122,7 @@ def check_options(config: Any, **narrower: Bounds) -> None:
     Traceback (most recent call last):
     ValueError: lr must be a finite number, got inf
     """
-    hints = _hints(type(config))
+    hints = get_type_hints(type(config))
     for field in fields(config):
         name, value = field.name, getattr(config, field.name)
         if wanted := misfit(value, hints[name]):
@@ -170,15 +169,10 @@ def misfit(value: Any, hint: Any) -> str:
     return "" if isinstance(value, kind) and not wrong_bool else text
 
 
-@cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
 def _numbers(value: Any) -> Iterable[float]:
     """The numbers in an option: itself, the entries of a list, the values of a table."""
     if isinstance(value, Mapping):
         value = tuple(value.values())
     for one in value if isinstance(value, tuple | list) else (value,):
-        if isinstance(one, Real) and one is not True and one is not False:
+        if isinstance(one, SupportsFloat) and not isinstance(one, bool):
             yield float(one)

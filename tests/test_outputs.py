@@ -1,0 +1,166 @@
+"""Outputs never replace a file of the user's, or of a run: refused before any work, through the command line."""
+
+import json
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from glf.cli import main
+from glf.config.training import PretrainConfig
+from glf.data.sources import load_images
+from glf.files import atomic_write, sidecar
+from glf.nn.weights import load_backbone
+from glf.reporting.page import MARK
+from glf.train.run import pretrain
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run, some photos, and a user's files."""
+    place = tmp_path_factory.mktemp("place")
+    config = PretrainConfig(
+        backbone="timm:test_resnet", stem="standard", max_images=96, batch_size=32, epochs=1, val_images=16, auto=False
+    )
+    pretrain(replace(config, device="cpu", out=place / "a"))
+    (place / "photos").mkdir()
+    for number, pixels in enumerate(load_images("fashion-mini").pixels[:4]):
+        Image.fromarray(pixels[:, :, 0]).save(place / "photos" / f"{number}.png")
+    (place / "mine").mkdir()
+    for name in ("notes.html", "table.csv", "table.npy", "table.parquet", "README.md", "artifacts", "table.md"):
+        (place / "mine" / name).write_text("the only copy of something")
+    (place / "mine" / "link.html").symlink_to("notes.html")
+    (place / "mine" / "loop.html").symlink_to("loop.html")
+    return place
+
+
+@pytest.fixture(autouse=True)
+def _in_place(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+
+
+def everything(place: Path) -> dict[str, object]:
+    """All files with their kinds and contents, as links are."""
+    return {
+        str(path.relative_to(place)): os.readlink(path) if path.is_symlink() else path.read_bytes()
+        for path in sorted(place.rglob("*"))
+        if path.is_symlink() or path.is_file()
+    }
+
+
+def glf(*arguments: str) -> int:
+    try:
+        main(list(arguments))
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "embed pixels photos --out a/config.json/x.npy",
+        "embed pixels photos --out mine/table.npy",
+        "embed pixels photos --out mine/table.csv",
+        "embed pixels photos --out mine/table.parquet",
+        "search pixels photos/0.png photos --out mine/table.csv",
+        "outliers pixels photos --out mine/table.csv",
+        "outliers pixels photos --out a/metrics.jsonl",
+        "report a --out a/result.json",
+        "report a --out a/config.json",
+        "report a --out mine/notes.html",
+        "report a --out mine/link.html",
+        "report a --out mine/loop.html",
+        "report a --out mine",
+        "report a --out /dev/null",
+        "report a --out page.html --figures mine",
+        "export a --format timm --out a",
+        "export a --format safetensors --out a",
+        "export a --format torchvision --out mine",
+        "export a --format onnx --out mine",
+        "evaluate a --out mine",
+        "evaluate a --out mine/table.csv",
+        "compare --out mine",
+        "pretrain --data photos --out mine --overwrite",
+    ],
+)
+def test_what_the_command_did_not_write_is_not_replaced(
+    command: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = everything(place)
+    assert glf(*command.split()) == 2
+    assert everything(place) == before
+    shown = capsys.readouterr().err
+    assert len(shown.strip().splitlines()) == 1
+    assert any(words in shown for words in ("choose", "give the name", "should end", "must end")), shown
+
+
+@pytest.mark.parametrize("name", ["result", "config"])
+def test_sidecars_have_names_of_their_own(name: str, place: Path) -> None:
+    """result.npy in a run: result.json is the run's."""
+    before = everything(place)
+    out = place / "a" / f"{name}.npy"
+    assert glf("embed", "pixels", "photos", "--out", str(out)) == 0
+    assert len(np.load(out)) == 4
+    assert len(json.loads(sidecar(out, "json").read_text())["paths"]) == 4
+    for path in (out, sidecar(out, "json")):
+        path.unlink()
+    assert everything(place) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "out"),
+    [
+        ("embed pixels photos --out {}", "e.npy"),
+        ("embed pixels photos --out {}", "e.csv"),
+        ("embed pixels photos --out {}", "e.parquet"),
+        ("search pixels photos/0.png photos --out {}", "s.csv"),
+        ("outliers pixels photos --out {}", "o.csv"),
+        ("report a --out {}", "r.html"),
+        ("report a --out r2.html --figures {}", "figures"),
+        ("export a --format timm --out {}", "exported"),
+        ("export a --format safetensors --out {}", "x.safetensors"),
+        ("export a --format safetensors --out {}", "exported"),
+        ("export a --format timm --out {} ", "exported"),  # again: the card still lists its files
+    ],
+)
+def test_the_command_replaces_what_it_wrote_itself(command: str, out: str) -> None:
+    for _ in range(2):
+        assert glf(*command.format(out).split()) == 0
+
+
+def test_a_link_stays_a_link_and_a_pipe_is_refused(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text("")
+    (tmp_path / "link.html").symlink_to("page.html")
+    assert glf("report", "a", "--out", str(tmp_path / "link.html")) == 0
+    assert (tmp_path / "link.html").is_symlink()
+    assert MARK in (tmp_path / "page.html").read_text()
+    os.mkfifo(tmp_path / "pipe.html")
+    assert glf("report", "a", "--out", str(tmp_path / "pipe.html")) == 2
+    assert stat.S_ISFIFO((tmp_path / "pipe.html").stat().st_mode)
+    with pytest.raises(ValueError, match="a device or a pipe"), atomic_write(tmp_path / "pipe.html"):
+        pass
+
+
+def test_overwriting_leaves_other_folders_and_other_files_alone(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model of Hugging Face has a config.json too, and a user may keep notes in a run directory."""
+    settings = "--max-images 96 --batch-size 32 --epochs 1 --val-images 16 --no-auto --device cpu --overwrite".split()
+    assert glf("export", "a", "--format", "timm", "--out", str(tmp_path / "model")) == 0
+    before = everything(tmp_path)
+    assert glf("pretrain", "--out", str(tmp_path / "model"), *settings) == 2
+    assert everything(tmp_path) == before
+    assert "is not a run directory" in capsys.readouterr().err
+    run = tmp_path / "run"
+    assert glf("pretrain", "--out", str(run), *settings) == 0
+    (run / "notes.txt").write_text("the only copy of something")
+    (run / "checkpoints" / "old.ckpt").touch()
+    assert glf("pretrain", "--out", str(run), "--seed", "1", *settings) == 0
+    assert (run / "notes.txt").read_text() == "the only copy of something"
+    assert not (run / "checkpoints" / "old.ckpt").exists()
+    assert load_backbone(run).width
