@@ -1,6 +1,7 @@
 """The one differentiable gather. No other file imports torch.distributed."""
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -35,14 +36,20 @@ def is_lost_peer(error: BaseException) -> bool:
     return backend or (isinstance(error, RuntimeError) and "gloo/transport" in str(error))
 
 
-def same_everywhere(*numbers: int, device: torch.device | None = None) -> bool:
-    """Whether all processes have these numbers; every one of them gets the answer."""
+def disagreements(numbers: Sequence[int], device: torch.device | None = None) -> list[int]:
+    """The positions of numbers that are not the same on all processes; every one of them gets the answer."""
     if world_size() == 1:
-        return True
+        return []
     largest = torch.tensor([*numbers, *(-number for number in numbers)], device=device)
     dist.all_reduce(largest, dist.ReduceOp.MAX)
     most, least = largest.chunk(2)
-    return bool((most == -least).all())
+    differing: list[int] = (most != -least).nonzero().flatten().tolist()
+    return differing
+
+
+def same_everywhere(*numbers: int, device: torch.device | None = None) -> bool:
+    """Whether all processes have these numbers."""
+    return not disagreements(numbers, device)
 
 
 def gather(e: Embeddings) -> Embeddings:

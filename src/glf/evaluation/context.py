@@ -7,7 +7,7 @@ is a number with the protocol that produced it.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -23,13 +23,14 @@ from glf.config.training import ResolvedAdaptConfig, ResolvedPretrainConfig
 from glf.data import sources
 from glf.data.images import ImageSet, split_held_out, stratified_sample
 from glf.data.source import MissingSplit
+from glf.measure.blocks import TooFewError
 from glf.nn.backbone import Backbone
 from glf.nn.features import extract
 from glf.nn.pretrained import is_library_model, load_encoder, pretrained
 from glf.nn.weights import build_backbone, load_backbone
 from glf.rundir import read_config
 from glf.runfiles import FEATURES
-from glf.ui import progress
+from glf.ui import progress, say
 
 CONFIDENCE = 0.95
 
@@ -147,6 +148,17 @@ class EvalContext:
     config: EvaluateConfig
     out: Path
     console: Console
+    missing: dict[str, str] = field(default_factory=dict)  # protocols that these images do not allow, and why
+
+    @contextmanager
+    def or_missing(self, protocol: str) -> Iterator[None]:
+        """Note a measure for which the images are too few, with the reason, instead of ending the evaluation."""
+        try:
+            yield
+        except TooFewError as error:
+            if str(error) not in self.missing.values():
+                say(self.console, f"{self.name}: {protocol} n/a: {error}")
+            self.missing[protocol] = str(error)
 
     @property
     def classes(self) -> int:

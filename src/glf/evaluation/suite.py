@@ -130,6 +130,7 @@ def run_evaluation(config: EvaluateConfig, out: Path, console: Console) -> dict[
             name: {key: dict(metric.details) for key, metric in column.items() if metric.details}
             for name, column in metrics.items()
         },
+        "missing": {context.name: context.missing for context in contexts if context.missing},
         "methods": {"trained": target.method} | {other.name: other.method for other in others},
         "config": to_dict(config),
         **provenance(),
@@ -144,7 +145,8 @@ def _run_suite(context: EvalContext) -> dict[str, Metric]:
         if (name in requested or "all" in requested) and (context.target.labelled or not needs_labels):
             if context.console.is_terminal:  # some take minutes
                 say(context.console, f"{context.name}: {name}", style="dim")
-            metrics |= part(context)
+            with context.or_missing(name):
+                metrics |= part(context)
     return metrics
 
 

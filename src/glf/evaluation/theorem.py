@@ -16,7 +16,7 @@ from glf.data.augment.policies import policy
 from glf.data.batches import to_tensor
 from glf.data.images import stratified_sample
 from glf.evaluation.context import EvalContext, Metric
-from glf.measure.blocks import unit_blocks
+from glf.measure.blocks import TooFewError, unit_blocks
 from glf.measure.classes import class_means, within_variance
 from glf.measure.geometry import alignment
 from glf.methods import parse
@@ -96,7 +96,7 @@ def info_nce(
     """
     size = negatives + 1
     if negatives < 1 or size > len(a):
-        raise ValueError(f"{negatives} negatives of {len(a)} images: choose between 1 and {len(a) - 1}")
+        raise TooFewError(f"{negatives} negatives of {len(a)} images: choose between 1 and {len(a) - 1}")
     order = torch.randperm(len(a), generator=torch.Generator().manual_seed(seed))
     batches = order[: len(a) // size * size].to(a.device).view(-1, size)
     losses = [

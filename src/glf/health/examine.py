@@ -20,10 +20,11 @@ class UnhealthyRunError(RuntimeError):
     """The doctor stopped a run because of a problem."""
 
 
-def examine(records: Records) -> list[Finding]:
+def examine(records: Records, ended: bool = False) -> list[Finding]:
     """Return the problems at the end of these records, the worst first; none for a healthy run.
 
-    Of the kinds of collapse only the narrowest is named. Records after a non-finite value are not examined further.
+    Of a run that has ``ended`` the last state is examined, however short the run was. Of the kinds of collapse only the
+    narrowest is named. Records after a non-finite value are not examined further.
 
     >>> steps = [{"step": step, "epoch": 0, "z/spread": 0.5 if step < 4 else 0.001} for step in range(1, 10)]
     >>> [(finding.name, finding.since) for finding in examine(steps)]
@@ -32,8 +33,15 @@ def examine(records: Records) -> list[Finding]:
     lost = rules.not_finite(records)
     sound = [r for r in records if r["step"] < lost[0].since] if lost else records
     collapsed = rules.constant_collapse(sound) or rules.cluster_collapse(sound) or rules.dimensional_collapse(sound)
+    if ended and not collapsed:
+        collapsed = rules.collapsed_at_end(sound)
     others = (rules.lost_scale, rules.dead_term, rules.dominating_term, rules.starvation)
     return [*lost, *collapsed, *(finding for look in others for finding in look(sound))]
+
+
+def too_short(records: Records) -> bool:
+    """Whether a run without problems is not known to be healthy: few logged steps, or features not yet settled."""
+    return sum("loss" in r for r in records) < PATIENCE or rules.looks_collapsed(records)
 
 
 def read_metrics(run: Path) -> list[Record]:
@@ -53,22 +61,23 @@ def read_metrics(run: Path) -> list[Record]:
 
 
 def diagnose(run: Path) -> tuple[list[Finding], str]:
-    """Return the problems of a run, and a sentence about the records they were derived from."""
+    """Return the problems of a run, and the verdict with the records it was derived from."""
     records = read_metrics(run)
     steps = sum("loss" in r for r in records)
     state = "finished" if (run / RESULT).is_file() and "training" in read_result(run) else "not finished"
     text = f"{steps} logged steps up to step {records[-1]['step']:g}, {state}" if records else "nothing logged yet"
-    early = f"; problems show after {PATIENCE}" if steps < PATIENCE else ""
-    return examine(records), text + early
+    findings = examine(records, ended=state == "finished")
+    verdict = "unhealthy" if findings else "too short to tell" if too_short(records) else "healthy"
+    return findings, f"{verdict} ({text}{f'; problems show after {PATIENCE}' if steps < PATIENCE else ''})"
 
 
 def doctor(config: DoctorConfig, console: Console | None = None) -> list[Finding]:
     """Return the problems of a run, and print them if a console is given."""
-    findings, basis = diagnose(config.run)
+    findings, verdict = diagnose(config.run)
     if console is not None:
         for finding in findings:
             say(console, f"{finding.name} since step {finding.since}", style="bold red")
             for word, text in (("seen", finding.evidence), ("why", finding.why), ("try", finding.advice)):
                 say(console, f"  {word:6}{text}")
-        say(console, f"{'unhealthy' if findings else 'healthy'} ({basis})")
+        say(console, verdict)
     return findings

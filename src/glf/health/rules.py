@@ -124,6 +124,27 @@ def _flat(records: Records, key: str, what: str, least: float, patience: int) ->
     return [_finding("dimensional collapse", tail[0]["step"], evidence)]
 
 
+def collapsed_at_end(records: Records) -> list[Finding]:
+    """A run that ended before ``PATIENCE`` logged steps: the last z and the last features must both be collapsed."""
+    z = next((r for r in reversed(records) if "z/spread" in r), {})
+    features = next((r for r in reversed(records) if "val/spread" in r), {})
+    if not z or not features or sum("loss" in r for r in records) >= PATIENCE:
+        return []
+    if z["z/spread"] < CONSTANT and features["val/spread"] < CONSTANT:
+        evidence = f"the spread is {z['z/spread']:.2g} of z and {features['val/spread']:.2g} of the features at the end"
+        return [_finding("constant collapse", z["step"], f"{evidence}, below {CONSTANT:g}")]
+    if z["z/rank"] < FEW and features["val/rank"] < FEW:
+        evidence = f"the effective rank is {z['z/rank']:.2g} of z and {features['val/rank']:.2g} of the features"
+        return [_finding("dimensional collapse", z["step"], f"{evidence} at the end, below {FEW:g}")]
+    return []
+
+
+def looks_collapsed(records: Records) -> bool:
+    """Whether the last features look collapsed, however early they were measured."""
+    last = next((r for r in reversed(records) if "val/spread" in r), {})
+    return bool(last) and (last["val/spread"] < CONSTANT or last["val/rank"] < FEW)
+
+
 def lost_scale(records: Records) -> list[Finding]:
     """z, before normalisation, has grown or shrunk a hundredfold since the first step."""
     first = next((r["z/scale"] for r in records if "z/scale" in r), 0.0)

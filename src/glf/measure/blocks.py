@@ -6,6 +6,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+
+class TooFewError(ValueError):
+    """These images, or their classes, are too few for a measure."""
+
+
 BLOCK_SIZE = 2048  # the similarities of two blocks take 32 MB
 
 

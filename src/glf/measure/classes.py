@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from glf.measure.blocks import blocks, unit_blocks
+from glf.measure.blocks import TooFewError, blocks, unit_blocks
 
 
 def class_means(
@@ -79,7 +79,7 @@ def separability(features: Float[Tensor, "sample dim"], labels: Int[Tensor, " sa
     means, _, size = class_means(features, labels)
     classes = len(size)
     if classes < 2:
-        raise ValueError(f"all {len(labels)} samples are of one class: separability needs at least two")
+        raise TooFewError(f"all {len(labels)} samples are of one class: separability needs at least two")
     # Differences, not matrix products: those would lose the digits of classes that are close.
     exact = "donot_use_mm_for_euclid_dist"
     total = sum(torch.cdist(part, means, compute_mode=exact).sum() for _, part in blocks(means))

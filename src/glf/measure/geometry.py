@@ -8,7 +8,7 @@ from torch import Tensor
 
 from glf.align.distance import unit_distance
 from glf.measure.batch import relative_spread
-from glf.measure.blocks import blocks, unit_blocks
+from glf.measure.blocks import TooFewError, blocks, unit_blocks
 
 
 def effective_rank(features: Float[Tensor, "sample dim"]) -> float:
@@ -131,7 +131,7 @@ def uniformity(features: Float[Tensor, "sample dim"], t: float = 2.0) -> float:
     """
     n = len(features)
     if n < 2:
-        raise ValueError(f"uniformity needs at least 2 samples, not {n}")
+        raise TooFewError(f"uniformity needs at least 2 samples, not {n}")
     sums = []
     for here, left in unit_blocks(features):
         for there, right in unit_blocks(features[here.start :]):

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glf.config.evaluation import KNN_K, KNN_TEMPERATURE, PAPER_KNN_K
+from glf.measure.blocks import TooFewError
 
 MAX_SIMILARITIES = 2**26  # in memory at a time: 256 MB, and enough queries for a fast matrix product
 BANK_BLOCK = 2**16  # features of the bank compared at a time, so that a memory-mapped bank is never read as a whole
@@ -88,7 +89,7 @@ def _voted(
 ) -> Tensor:
     """The class with the most votes among the k nearest of each query."""
     if k > len(bank):
-        raise ValueError(f"{k} neighbours of {len(bank)} images: lower k to at most {len(bank)}")
+        raise TooFewError(f"{k} neighbours of {len(bank)} images: lower k to at most {len(bank)}")
     classes = int(labels.max()) + 1
     chunk = max(1, MAX_SIMILARITIES // max(min(len(bank), BANK_BLOCK), classes))
     winners = []
@@ -121,7 +122,7 @@ def neighbours_kept(
     """
     k = min(k, len(before) - 1)
     if k < 1:
-        raise ValueError("neighbours need at least two images")
+        raise TooFewError("neighbours need at least two images")
     old, new = (_others(features, k) for features in (before, after))
     return (old.unsqueeze(2) == new.unsqueeze(1)).any(2).double().mean(1).to(before.dtype)
 

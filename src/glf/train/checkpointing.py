@@ -1,4 +1,4 @@
-"""Checkpoints: when they are written, how a signal stops a run, and the check that a resumed run has the same data."""
+"""Checkpoints: when they are written, and how a signal stops a run."""
 
 import signal
 import threading
@@ -9,9 +9,8 @@ from typing import Any
 import lightning as L
 import torch
 
-from glf.distributed import same_everywhere
 from glf.runfiles import BEST, LAST
-from glf.train.callbacks import Probe, RunLog
+from glf.train.callbacks import Probe
 from glf.train.module import Pretraining
 from glf.train.monitor import HealthMonitor
 
@@ -104,33 +103,3 @@ class Checkpoints(L.Callback):
         own = torch.tensor([self.received, due], device=module.device)
         number, late = trainer.strategy.reduce(own, reduce_op="max").tolist()
         return int(number), bool(late)
-
-
-class DataFingerprint(L.Callback):
-    """Refuses to resume on another number of images, and warns if only their key differs.
-
-    Indices and the position in an epoch mean nothing on other data. The key also changes when files are copied.
-    """
-
-    def __init__(self, images: int, train: int, key: str, log: RunLog) -> None:
-        self.images, self.train, self.key, self.log_line = images, train, key, log
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"images": self.images, "train": self.train, "key": self.key}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        if (self.images, self.train) != (state_dict["images"], state_dict["train"]):
-            raise ValueError(
-                f"the run started with {state_dict['images']:,} images ({state_dict['train']:,} for training), and now"
-                f" there are {self.images:,} ({self.train:,}): restore the data (skipped.txt lists unreadable files),"
-                " or start again with --overwrite"
-            )
-        if self.key != state_dict["key"]:
-            self.log_line("data      the files differ from those at the start of the run: copied or changed", "yellow")
-
-    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        if not same_everywhere(self.images, self.train, device=module.device):
-            raise ValueError(
-                f"processes disagree on the number of images ({self.images:,} on this rank): put the data on storage"
-                " shared by all nodes and do not modify it during the run"
-            )

@@ -75,14 +75,14 @@ class HealthMonitor(L.Callback):
         return f"stopped at step {step}: {_names(findings)}; {again}"
 
 
-def log_verdict(log: RunLog, final: dict[str, float], findings: list[Finding], out: Path) -> None:
-    """Log the last lines of a run: its health, and where the backbone is."""
+def log_verdict(log: RunLog, final: dict[str, float], findings: list[Finding] | None, out: Path) -> None:
+    """Log the last lines of a run: its health, None if it was too short to tell, and where the backbone is."""
     run = shlex.quote(str(out))
     shape = f"effective rank {final['val/rank']:g}, spread {final['val/spread']:g} (1 is uniform, 0 a single point)"
     if findings:
         log(f"unhealthy: {_names(findings)}; {shape}; what to try: glf doctor {run}", "bold red")
     else:
-        log(f"healthy: {shape}")
+        log(f"too short to tell whether it is healthy: {shape}" if findings is None else f"healthy: {shape}")
     log(f"backbone saved as {out / BACKBONE}; evaluate it with: glf evaluate {run}")
 
 

@@ -15,20 +15,22 @@ from glf.config.training import AdaptConfig, PretrainConfig
 from glf.data.images import stratified_sample
 from glf.device import seed_everything
 from glf.distributed import is_lost_peer
-from glf.health.examine import examine, read_metrics
+from glf.health.examine import examine, read_metrics, too_short
+from glf.health.rules import Finding
 from glf.malloc import retain_freed_memory
 from glf.nn.network import Network
 from glf.nn.weights import build_backbone, crop_size, save_backbone
 from glf.result import provenance, update_result
 from glf.runfiles import BACKBONE, CHECKPOINTS, LAST, LOG, METRICS
 from glf.train.callbacks import Metrics, Probe, RefreshClusters, RunLog, Throughput, UpdateTeacher
-from glf.train.checkpointing import Checkpoints, DataFingerprint, StopRun
+from glf.train.checkpointing import Checkpoints, StopRun
 from glf.train.inputs import Inputs, load_inputs
 from glf.train.module import Pretraining
 from glf.train.monitor import HealthMonitor, log_verdict
 from glf.train.optim import scaled_lr
 from glf.train.progress import ProgressBar
 from glf.train.resolve import Resolved, resolve
+from glf.train.sameness import SameConfig, SameImages
 from glf.train.trainer import make_trainer, train_module
 from glf.ui import counted
 
@@ -111,8 +113,8 @@ def fit(
     metrics = Metrics(out / METRICS, throughput) if out else None
     bank = train[stratified_sample(images.targets[train], min(len(train), bank_size), config.seed)]
     probe = Probe(images, bank, inputs.val, config.probe_every, metrics)
-    fingerprint = DataFingerprint(inputs.total, inputs.count, inputs.key, log)
-    before: list[L.Callback] = [fingerprint, RefreshClusters(images, train), UpdateTeacher()]
+    same = SameImages(images, total=inputs.total, train=inputs.count, key=inputs.key, log=log)
+    before: list[L.Callback] = [SameConfig(config), same, RefreshClusters(images, train), UpdateTeacher()]
     progress_bar = ProgressBar(log, throughput, probe)
     own = [*before, progress_bar]
     if out is not None and metrics is not None:
@@ -150,7 +152,10 @@ def save(
     backbone = module.backbone
     save_backbone(backbone, out / BACKBONE)
     final = trained.probe.latest or trained.probe.measure(module)
-    findings = examine(read_metrics(out))
+    records = read_metrics(out)
+    findings: list[Finding] | None = examine(records, ended=True)
+    if not findings and too_short(records):
+        findings = None
     content = update_result(
         out,
         config=to_dict(run.config),
@@ -168,7 +173,7 @@ def save(
         backbone=backbone.describe(),
         training={**final, **trained.throughput.speed, "lr": scaled_lr(run.config)},
         evaluation=None,  # after --resume, an earlier evaluation was of other weights
-        doctor=[asdict(finding) for finding in findings],
+        doctor=None if findings is None else [asdict(finding) for finding in findings],
         **provenance(),
         **{"kind": "pretrain", **more},
     )
