@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -146,6 +147,31 @@ def test_two_processes_train_one_run(method, tmp_path):
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, 9))
     assert [line["epoch"] for line in lines if "val/knn" in line] == [0, 1]
     assert (tmp_path / "run" / "backbone.safetensors").exists()
+
+
+@pytest.mark.parametrize("option", ["--lr 0.01", "--seed 3", "--nu 0.5"])
+def test_processes_with_different_options_are_refused(option, tmp_path):
+    """As a stale script on one node would start them; each process says what it has."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command = [sys.executable, "-m", "glf", "pretrain", "--method", "simclr+adc", "--out", tmp_path / "run"]
+    small = "--device cpu --devices 2 --max-images 128 --batch-size 32 --epochs 1 --val-images 32 --workers 0".split()
+    processes = [
+        Forked(
+            [*command, *small, *(option.split() if rank else [])],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
+        )
+        for rank in range(2)
+    ]
+    for process in processes:
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 2
+        assert f"the processes disagree on {option[2:].split()[0]} (" in said
+        assert "Traceback" not in said
+    assert not (tmp_path / "run" / "checkpoints").exists()
 
 
 def started(run: Path) -> Forked:

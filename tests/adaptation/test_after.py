@@ -26,7 +26,7 @@ def test_the_other_commands_take_an_adapted_run(
     plain = "--method simclr --backbone timm:test_resnet --image-size 32 --stem standard".split()
     glf(capsys, "pretrain", *small, *plain, "--out", first)
     glf(capsys, "adapt", f"run:{first}", *small, "--views", "2", "--no-choose", "--out", run)
-    assert "healthy" in glf(capsys, "doctor", run)
+    assert "too short to tell" in glf(capsys, "doctor", run)
 
     glf(capsys, "evaluate", run, "--suite", "knn", "fewshot", "geometry", "--device", "cpu")
     rows = json.loads((run / "result.json").read_text())["evaluation"]["rows"]

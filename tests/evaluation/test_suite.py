@@ -14,9 +14,10 @@ from rich.console import Console
 from safetensors.torch import save_file
 from sklearn.neighbors import KNeighborsClassifier
 
-from glf.config.evaluation import EvaluateConfig
+from glf.config.evaluation import EvaluateConfig, FinetuneOptions
 from glf.data import sources
 from glf.evaluation.suite import evaluate
+from glf.result import read_result
 
 Run = Callable[..., Path]
 WITHOUT_LABELS = {"rank", "rank_me", "spread", "uniformity"}  # metrics that need no labels
@@ -159,7 +160,33 @@ def test_fewer_training_images_than_k(small_run: Run, tiny_set: Path, console: C
     found = evaluate(EvaluateConfig(run=run, max_images=10, probe_epochs=2, references=False), console)
     assert "knn" not in found["rows"]["trained"]
     assert {"knn5", "linear"} <= found["rows"]["trained"].keys()
-    assert "temperature 0.07): 20 neighbours of 10 images: lower k to at most 10" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "temperature 0.07) n/a: 20 neighbours of 10 images: lower k to at most 10" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("test", "labels"), [(60, 1), (1, 10)])
+def test_what_cannot_be_measured_is_named_and_the_rest_is_written(
+    test: int, labels: int, small_run: Run, tmp_path: Path, console: Console
+) -> None:
+    """One class in the test part, or one test image."""
+    train, other = sources.load_images("fashion-mini", "train"), sources.load_images("fashion-mini", "test")
+    rows = np.flatnonzero(other.targets < labels)[:test]
+    np.savez(
+        tmp_path / "few.npz",
+        train_images=train.pixels[:300], train_labels=train.targets[:300],
+        test_images=other.pixels[rows], test_labels=other.targets[rows],
+    )  # fmt: skip
+    run, quick = small_run(data=str(tmp_path / "few.npz")), FinetuneOptions(finetune_epochs=1)
+    found = evaluate(EvaluateConfig(run=run, suite=("all",), probe_epochs=2, finetune=quick), console)
+    missing = found["missing"]["trained"]
+    assert missing["separability: distance between class means"] == (
+        f"all {test} samples are of one class: separability needs at least two"
+    )
+    values = found["rows"]["trained"]
+    assert {"knn5", "knn", "linear", "logistic", "rank", "compactness"} <= values.keys()
+    assert "separability" not in values
+    assert all(np.isfinite(value) for value in values.values())
+    assert read_result(run)["evaluation"]["missing"] == found["missing"]
+    assert "n/a: all" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_a_class_without_training_images_is_named(small_run: Run, tmp_path: Path, console: Console) -> None:

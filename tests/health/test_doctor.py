@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -19,10 +20,12 @@ from glf.config.adc import AdcOptions
 from glf.config.training import PretrainConfig
 from glf.constrain.contrast import LogPartition
 from glf.data.batches import image_loader
+from glf.data.sources import load_images
 from glf.health.examine import UnhealthyRunError, diagnose, examine, read_metrics
 from glf.measure.batch import NonFiniteTracker
 from glf.methods import METHODS
 from glf.objective import Objective
+from glf.result import read_result
 from glf.runfiles import LAST
 from glf.terms import Term
 from glf.train.run import pretrain
@@ -319,10 +322,32 @@ def test_doctor_reads_what_a_killed_run_left(tmp_path: Path, capsys: pytest.Capt
     run = write(tmp_path / "run", line + '{"step": 2, "epoch": 0, "lo')
     assert ended("doctor", str(run)) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert said == "healthy (1 logged steps up to step 1, not finished; problems show after 5)"
-    assert diagnose(write(run, ""))[1].startswith("nothing logged yet")
+    assert said == "too short to tell (1 logged steps up to step 1, not finished; problems show after 5)"
+    assert diagnose(write(run, ""))[1].startswith("too short to tell (nothing logged yet")
     assert ended("doctor", str(tmp_path / "no")) == 2
     assert "no metrics.jsonl in" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("settings", "verdict"),
+    [
+        ({"method": "align", "lr": 0.3}, "unhealthy"),
+        ({"method": "simclr", "lr": 1e-3}, "too short to tell"),
+    ],
+)
+def test_a_short_run_is_never_healthy(settings: dict[str, Any], verdict: str, small_run: Run, console: Console) -> None:
+    """Too few logged steps for a rule with patience: the last state decides, and nothing else is claimed."""
+    run = small_run(**{**SMALL, "log_every": 4, "epochs": 2}, **settings)
+    assert f"\n{verdict}" in printed(console)
+    assert diagnose(run)[1].startswith(verdict)
+    assert ("doctor" in read_result(run)) == (verdict == "unhealthy")
+
+
+def test_copies_of_one_image_are_not_healthy(tmp_path: Path, small_run: Run, console: Console) -> None:
+    pixels = np.repeat(load_images("fashion-mini").pixels[:1], 40, axis=0)
+    np.save(tmp_path / "copies.npy", pixels)
+    small_run(data=str(tmp_path / "copies.npy"), max_images=None, batch_size=32, val_images=4, epochs=8)
+    assert "healthy: effective rank" not in printed(console).replace("whether it is healthy", "")
 
 
 # What follows is about records alone.

@@ -106,6 +106,7 @@ def _folded(model: M, memo: dict[int, Any], fold: Callable[[Any, Any], nn.Module
                 setattr(parent, first, fold(conv, norm))
                 rest = [getattr(norm, name) for name in ("drop", "act") if hasattr(norm, name)]  # timm's BatchNormAct2d
                 setattr(parent, second, nn.Sequential(*rest))
+    copied.eval()
     try:
         with torch.no_grad():
             wanted, found = model(example), copied(example)
