@@ -21,7 +21,7 @@ from glf.config.training import PretrainConfig
 from glf.constrain.contrast import LogPartition
 from glf.data.batches import image_loader
 from glf.data.sources import load_images
-from glf.health.examine import UnhealthyRunError, diagnose, examine, read_metrics
+from glf.health.examine import UnhealthyRunError, diagnose, examine, read_metrics, too_short
 from glf.measure.batch import NonFiniteTracker
 from glf.methods import METHODS
 from glf.objective import Objective
@@ -328,19 +328,29 @@ def test_doctor_reads_what_a_killed_run_left(tmp_path: Path, capsys: pytest.Capt
     assert "no metrics.jsonl in" in capsys.readouterr().err
 
 
+def test_a_short_run_is_never_healthy(small_run: Run, console: Console) -> None:
+    """Too few logged steps for a rule with patience: nothing is claimed."""
+    run = small_run(**{**SMALL, "log_every": 4, "epochs": 2}, method="simclr")
+    assert "\ntoo short to tell whether it is healthy: effective rank" in printed(console)
+    assert diagnose(run)[1].startswith("too short to tell (3 logged steps")
+    assert "doctor" not in read_result(run)
+
+
 @pytest.mark.parametrize(
-    ("settings", "verdict"),
+    ("changes", "names"),
     [
-        ({"method": "align", "lr": 0.3}, "unhealthy"),
-        ({"method": "simclr", "lr": 1e-3}, "too short to tell"),
+        ({"z/spread": 0.01, "val/spread": 0.0099}, ["constant collapse"]),
+        ({"z/rank": 1.1, "val/rank": 1.16}, ["dimensional collapse"]),
+        ({"z/spread": 0.01}, []),  # a batch may look like anything
+        ({"val/spread": 0.01}, []),  # running statistics that have not settled
     ],
 )
-def test_a_short_run_is_never_healthy(settings: dict[str, Any], verdict: str, small_run: Run, console: Console) -> None:
-    """Too few logged steps for a rule with patience: the last state decides, and nothing else is claimed."""
-    run = small_run(**{**SMALL, "log_every": 4, "epochs": 2}, **settings)
-    assert f"\n{verdict}" in printed(console)
-    assert diagnose(run)[1].startswith(verdict)
-    assert ("doctor" in read_result(run)) == (verdict == "unhealthy")
+def test_the_last_state_of_a_short_run_is_examined(changes: dict[str, float], names: list[str]) -> None:
+    last = {"loss": 1.0, "z/spread": 0.5, "z/rank": 6.0, "val/spread": 0.5, "val/rank": 6.0, "val/full_rank": 20.0}
+    records = [{"step": 10, "epoch": 0, **last, **changes}]
+    assert [finding.name for finding in examine(records, ended=True)] == names
+    assert examine(records) == []
+    assert too_short(records)
 
 
 def test_copies_of_one_image_are_not_healthy(tmp_path: Path, small_run: Run, console: Console) -> None:
