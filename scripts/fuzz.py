@@ -4,8 +4,8 @@
     python scripts/fuzz.py --seed 0 --case 17        # repeats one case and keeps its folder
 
 Every case ends with success, with one line on stderr and exit code 2 or 3 (1: only doctor and verify), or by the signal
-that the fuzz sent. A traceback, a hang, a changed input, or a file that nobody named is a finding. Cases are forked from
-a process that has imported torch, which takes seconds. Results of other sources are ignored.
+that the fuzz sent. A traceback, a hang, a changed input, or a file that nobody named is a finding. Cases are forked
+from a process that has imported torch, which takes seconds. Results of other sources are ignored.
 """
 
 import argparse
@@ -19,18 +19,22 @@ import resource
 import shlex
 import shutil
 import signal
-import stat
 import sys
 import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "src"))  # this clone's, whatever is installed
+
+from fuzzing.checks import Ended, changes, findings, snapshot  # noqa: E402
+from fuzzing.commands import make_case  # noqa: E402
+from fuzzing.inputs import prepare  # noqa: E402
+
 LIMIT, IDLE = 60.0, 20.0  # seconds until a case hangs: in all, and without using the processor
 COMPARE_LIMIT = 180.0  # a comparison starts processes that import torch
 MEMORY, FILE = 12 * 2**30, 2**30  # bytes of address space, and of a file
@@ -45,35 +49,6 @@ ENVIRONMENT = {
     "https_proxy": "http://127.0.0.1:9",
     "LANG": "C.UTF-8",
 }
-
-Snapshot = dict[str, tuple[Any, ...]]  # what is at each path
-
-
-class Ended(NamedTuple):
-    """How a case ended. ``code`` is that of a shell: 128 + n after signal n."""
-
-    code: int
-    seconds: float
-    hung: bool = False
-    left: bool = False  # a process of it lived longer
-    sent: bool = False  # the signal, in time
-
-
-def snapshot(folder: Path) -> Snapshot:
-    """Kind, mode and content of everything below a folder."""
-    found: Snapshot = {}
-    for parent, folders, files in os.walk(folder):
-        for name in folders + files:
-            path = Path(parent, name)
-            about = path.lstat()
-            kind = stat.S_IFMT(about.st_mode)
-            content: Any = about.st_rdev
-            if stat.S_ISREG(kind):
-                content = hashlib.blake2b(path.read_bytes()).hexdigest()
-            elif stat.S_ISLNK(kind):
-                content = os.readlink(path)
-            found[str(path.relative_to(folder))] = (kind, stat.S_IMODE(about.st_mode), content)
-    return found
 
 
 def become(words: list[str], folder: Path) -> None:
@@ -135,11 +110,11 @@ def run(words: list[str], folder: Path, send: tuple[int, float] | None = None) -
         if now - began > limit or now - since > IDLE:
             os.killpg(process, signal.SIGKILL)
             os.waitpid(process, 0)
-            return Ended(137, now - began, hung=True, sent=sent)
+            return Ended(137, hung=True, sent=sent)
         time.sleep(0.02)
     code = os.waitstatus_to_exitcode(status)
     left = _left(process)
-    return Ended(128 - code if code < 0 else code, now - began, left=left, sent=sent)
+    return Ended(128 - code if code < 0 else code, left=left, sent=sent)
 
 
 def _processor_time(session: int) -> float:
@@ -167,65 +142,17 @@ def _left(group: int) -> bool:
     return True
 
 
-def findings(words: list[str], ended: Ended, out: bytes, err: bytes) -> Iterator[str]:
-    """What is wrong with the way a case ended."""
-    text = err.decode(errors="replace")
-    lines = [line for line in text.splitlines() if line.strip()]
-    allowed = {0, 2, 3} | ({1} if words[0] in ("doctor", "verify") else set())
-    allowed |= {130, 143} if ended.sent else set()
-    if ended.hung:
-        yield "hang"
-    elif "Traceback (most recent call last)" in text:
-        where = [found[1] for found in re.finditer(r'File ".*?/src/(glf/[^"]+", line \d+)', text)]
-        yield f"traceback: {lines[-1][:120]} ({where[-1] if where else '?'})"
-    elif ended.code not in allowed:
-        yield f"exit code {ended.code}"
-    elif ended.code in (2, 3) and not text.lstrip().startswith("╭"):  # tyro frames what it does not understand
-        said = [line for line in lines if line.startswith("glf: ")]
-        if len(said) != 1:
-            yield f"exit code {ended.code} with {len(said)} messages"
-        elif lines[-1] != said[0]:
-            yield f"message of several lines: {lines[-1][:100]}"
-        elif len(lines) > 1:
-            yield f"other lines on stderr: {lines[0][:100]}"
-        elif len(said[0]) < 12:
-            yield f"empty message: {said[0]}"
-    if ended.left:
-        yield "a process is left"
-    if b"\x1b" in out + err:
-        yield "escape codes in the output"
-
-
-def changes(before: Snapshot, after: Snapshot, case: Any, stopped: bool) -> Iterator[str]:
-    """Inputs that changed, and files that nobody named."""
-    above = {str(parent) for path in case.creates for parent in path.parents}
-
-    def below(path: Path, named: list[Path]) -> bool:
-        return any(one == path or one in path.parents for one in named)
-
-    for name in sorted(before.keys() | after.keys()):
-        path = Path(name)
-        if before.get(name) == after.get(name) or re.fullmatch(r"\..+\.lock", path.name):
-            continue
-        if name in before and not below(path, case.replaces):
-            yield f"{'changed' if name in after else 'deleted'} {name!r}"
-        elif name not in before and not below(path, case.creates) and name not in above:
-            temporary = re.fullmatch(r"\.(.+)\.\d+", path.name)
-            if not (stopped and temporary and below(path.with_name(temporary[1]), case.creates)):
-                yield f"wrote {name!r}"
-
-
 def run_case(seed: int, number: int, folder: Path, inputs: Path) -> dict[str, Any]:
     """Run a case and return its line of the results; its folder stays if there is a finding."""
-    from fuzz_cases import make_case
-
+    began = time.monotonic()
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "work").mkdir(parents=True)
     case = make_case(seed, number, folder / "work", inputs)
     before = snapshot(folder / "work")
     ended = run(case.words, folder, case.signal)
     after = snapshot(folder / "work")
-    wrong = list(findings(case.words, ended, (folder / "stdout").read_bytes(), (folder / "stderr").read_bytes()))
+    err = (folder / "stderr").read_bytes()
+    wrong = list(findings(case.words, ended, (folder / "stdout").read_bytes(), err))
     wrong += changes(before, after, case, ended.sent or ended.hung)
     for name in ("home", "tmp"):
         left = [str(path.relative_to(folder)) for path in (folder / name).rglob("*") if path.is_file()]
@@ -235,20 +162,19 @@ def run_case(seed: int, number: int, folder: Path, inputs: Path) -> dict[str, An
         shutil.rmtree(folder)
     return {
         "seed": seed, "case": number, "words": case.words, "hostile": case.hostile, "signal": case.signal,
-        "code": ended.code, "seconds": round(ended.seconds, 2), "findings": wrong,
+        "code": ended.code, "seconds": round(time.monotonic() - began, 2),
+        "said": err.decode(errors="backslashreplace").strip()[-300:], "findings": wrong,
     }  # fmt: skip
 
 
 def fingerprint() -> str:
     """A hash of the sources: results and inputs of others are of no use."""
-    files = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "scripts").glob("fuzz*.py")])
+    files = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "scripts").glob("fuzz*/**/*.py"), Path(__file__)])
     return hashlib.blake2b(b"".join(path.read_bytes() for path in files), digest_size=8).hexdigest()
 
 
 def prepared(out: Path, source: str) -> Path:
     """The folder of the good inputs, made if it is missing or of other sources."""
-    from fuzz_inputs import prepare
-
     folder = out / "inputs"
     if not (folder / "done").is_file() or (folder / "done").read_text() != source:
         print("preparing the inputs")
@@ -273,7 +199,10 @@ def summary(results: list[dict[str, Any]], seed: int) -> int:
     kinds: dict[str, list[dict[str, Any]]] = {}
     for one in results:
         for finding in one["findings"]:
-            general = re.sub(r"'[^']*'|\"[^\"]*\"(?=:)|\d+(?=[^\d]*\(glf)", "...", finding)
+            general = re.sub(r"'[^']*'|\"[^\"]*\"(?=:)|\d+(?=.*\(glf)", "...", finding)
+            if finding.startswith(("changed", "deleted", "wrote", "left")):  # what led to it rather than the name
+                given = [words for words in one["hostile"] if words.startswith("--")]
+                general = " ".join([finding.split()[0], "by", one["words"][0], *given])
             kinds.setdefault(general, []).append({**one, "finding": finding})
     for kind, found in sorted(kinds.items(), key=lambda item: -len(item[1])):
         first = found[0]
@@ -295,8 +224,7 @@ def main() -> int:
     asked = parser.parse_args()
     out = asked.out.resolve()
     (out / "home").mkdir(parents=True, exist_ok=True)
-    os.environ |= {**ENVIRONMENT, "HOME": str(out / "home")}
-    sys.path.insert(0, str(ROOT / "src"))
+    os.environ |= {**ENVIRONMENT, "HOME": str(out / "home"), "MPLCONFIGDIR": str(out / "home")}
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     for name in IMPORTS:
         import_module(name)
@@ -318,9 +246,8 @@ def main() -> int:
             break
         if number in done:
             continue
-        began = time.monotonic()
         result = run_case(asked.seed, number, out / "cases" / f"{asked.seed}-{number}", inputs)
-        spent += time.monotonic() - began
+        spent += result["seconds"]
         results.append(result)
         with open(log, "a") as file:
             file.write(json.dumps({"source": source, **result}) + "\n")

@@ -24,15 +24,16 @@ NAMES = [
     "{0..3}", "a,b", "a=b", "a#b", "a?b", "*", "~", "back\\slash", f"$(mkdir {EXECUTED})", f"`mkdir {EXECUTED}`",
     f"; mkdir {EXECUTED}", "| cat", "<b>&amp;", "x" * 180, "é" * 90, ".hidden", "...", "http:", "timm:", "CON", " ",
 ]  # fmt: skip
-NUMBERS = "0 -1 1 2 3 7 1e30 -1e30 nan inf -inf 1e-300 0.5 1.5 1000000 2147483648 9223372036854775808 x".split()
+INTEGERS = "0 -1 1 1 2 2 3 7 1000000 2147483648 9223372036854775808 1.5 x".split()
+NUMBERS = "0 -1 1 2 1e30 -1e30 nan inf -inf 1e-300 0.5 0.1 2147483648 x".split()
 # Options that ask for more work, more processes or more machines: a large value is no mistake, and is not tried.
 COSTLY = set(
     "epochs probe_epochs finetune_epochs detect_epochs seeds jobs devices nodes workers accumulate compile".split()
 )
 CHEAP = ["0", "-1", "nan", "x", "", "1.5"]
 JSON_VALUES: list[Any] = [
-    None, True, 0, -1, 1.5, 10**12, 10**30, float("nan"), float("inf"), "", "x", "[/red]", "../..", "/", "\ud800", [], {}, [[]],
-    {"a": []}, [None], ["x"] * 3, "pipe:mkdir " + EXECUTED,
+    None, True, 0, -1, 1.5, 10**12, 10**30, float("nan"), float("inf"), "", "x", "[/red]", "../..", "/",
+    "\ud800", [], {}, [[]], {"a": []}, [None], ["x"] * 3, "pipe:mkdir " + EXECUTED,
 ]  # fmt: skip
 
 
@@ -231,13 +232,13 @@ def _value(name: str, hint: Any, random: Random, path: Callable[[], str]) -> str
     if get_origin(hint) is Literal:
         return str(random.choice([*get_args(hint), *get_args(hint), "", "x", "[/red]"]))
     if hint in (int, float):
-        return random.choice(CHEAP if name in COSTLY else NUMBERS)
+        return random.choice(CHEAP if name in COSTLY else INTEGERS if hint is int else NUMBERS)
     if hint is Path:
         return path()
     known = {
         "prior": ["pixels", f"run:{path()}", f"file:{path()}", "timm:", "file:", "run:", "timm:resnet18"],
         "backbone": ["small_resnet", "timm:resnet10t", "torchvision:resnet18", "resnet999", "timm:hf-hub:x/y"],
-        "method": ["byol+lpm", "swav", "vicregl", "supcon", "barlow_twins+dcm", "simclr+", "+", "moco+sphere", "simclr+adc+lpm"],
+        "method": ["byol+lpm", "swav", "vicregl", "supcon", "barlow_twins+dcm", "simclr+", "+", "moco+sphere", "lmcl"],
         "recipe": ["tiny", "cifar", "imagenet"],
         "augment": ["gentle", "mild", "none"],
         "device": ["cpu", "gpu", "mps", "auto", "cuda:99"],
