@@ -104,7 +104,7 @@ SPECIAL = ("fifo", "device", "loop", "nowhere", "folder link", "folder")
 def damage(path: Path, random: Random) -> str:
     """Damage a file, or one of a folder's; return what was done."""
     if path.is_dir():
-        files = sorted(item for item in path.rglob("*") if item.is_file() and not item.is_symlink())
+        files = sorted(item for item in path.rglob("*") if item.is_file() and item.stat().st_size)
         known = [item for item in files if item.suffix in (".json", ".jsonl", ".safetensors")]
         path = random.choice(known if known and random.random() < 0.6 else files)
     if path.suffix in (".json", ".jsonl") and random.random() < 0.7:
