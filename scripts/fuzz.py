@@ -201,12 +201,13 @@ def summary(results: list[dict[str, Any]], seed: int) -> int:
         for finding in one["findings"]:
             general = re.sub(r"'[^']*'|\"[^\"]*\"(?=:)|\d+(?=.*\(glf)", "...", finding)
             if finding.startswith(("changed", "deleted", "wrote", "left")):  # what led to it rather than the name
-                given = [words for words in one["hostile"] if words.startswith("--")]
-                general = " ".join([finding.split()[0], "by", one["words"][0], *given])
+                given = [words for words in one["hostile"] if words.startswith("--")] or one["words"][:1]
+                general = " ".join([finding.split()[0], "with", given[0]])
             kinds.setdefault(general, []).append({**one, "finding": finding})
     for kind, found in sorted(kinds.items(), key=lambda item: -len(item[1])):
         first = found[0]
-        print(f"\n{len(found)} x {kind}")
+        commands = ", ".join(sorted({one["words"][0] for one in found}))
+        print(f"\n{len(found)} x {kind} ({commands})")
         print(f"    {first['finding']!r}; hostile: {first['hostile']}")
         print(f"    glf {shlex.join(first['words'])!r}".encode(errors="backslashreplace").decode())
         print(f"    python scripts/fuzz.py --seed {seed} --case {first['case']}")

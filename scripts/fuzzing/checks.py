@@ -45,6 +45,7 @@ def findings(words: list[str], ended: Ended, out: bytes, err: bytes) -> Iterator
     lines = [line for line in text.splitlines() if line.strip()]
     allowed = {0, 2, 3} | ({1} if words[0] in ("doctor", "verify") else set())
     allowed |= {130, 143} if ended.sent else set()
+    framed = text.lstrip().startswith("╭")  # by tyro, which repeats the words that it does not understand
     if ended.hung:
         yield "hang"
     elif "Traceback (most recent call last)" in text:
@@ -52,7 +53,7 @@ def findings(words: list[str], ended: Ended, out: bytes, err: bytes) -> Iterator
         yield f"traceback: {lines[-1][:120]} ({where[-1] if where else '?'})"
     elif ended.code not in allowed:
         yield f"exit code {ended.code}"
-    elif ended.code in (2, 3) and not text.lstrip().startswith("╭"):  # tyro frames what it does not understand
+    elif ended.code in (2, 3) and not framed:
         said = [line for line in lines if line.startswith("glf: ")]
         if len(said) != 1:
             yield f"exit code {ended.code} with {len(said)} messages"
@@ -64,7 +65,7 @@ def findings(words: list[str], ended: Ended, out: bytes, err: bytes) -> Iterator
             yield f"empty message: {said[0]}"
     if ended.left:
         yield "a process is left"
-    if b"\x1b" in out + err:
+    if b"\x1b" in out + err and not framed:
         yield "escape codes in the output"
 
 

@@ -236,13 +236,14 @@ def _value(name: str, hint: Any, random: Random, path: Callable[[], str]) -> str
     if hint is Path:
         return path()
     known = {
-        "prior": ["pixels", f"run:{path()}", f"file:{path()}", "timm:", "file:", "run:", "timm:resnet18"],
+        "prior": ["pixels", "run:PATH", "file:PATH", "timm:", "file:", "run:", "timm:resnet18"],
         "backbone": ["small_resnet", "timm:resnet10t", "torchvision:resnet18", "resnet999", "timm:hf-hub:x/y"],
         "method": ["byol+lpm", "swav", "vicregl", "supcon", "barlow_twins+dcm", "simclr+", "+", "moco+sphere", "lmcl"],
         "recipe": ["tiny", "cifar", "imagenet"],
         "augment": ["gentle", "mild", "none"],
         "device": ["cpu", "gpu", "mps", "auto", "cuda:99"],
         "settings": ["1"],
-        "compare_with": ["run", "pixels", "timm:resnet18", path()],
-    }.get(name, [path()])  # fmt: skip
-    return random.choice([*known, *known, *known, random.choice(NAMES), "", "[/red]"])
+        "compare_with": ["run", "pixels", "timm:resnet18", "PATH"],
+    }.get(name, ["PATH"])  # fmt: skip
+    value = random.choice([*known, *known, *known, random.choice(NAMES), "", "[/red]"])
+    return value.replace("PATH", path()) if "PATH" in value else value
