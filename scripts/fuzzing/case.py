@@ -144,7 +144,7 @@ class Case:
                 (self.work / path).symlink_to("elsewhere")
             if kind == "mine" or (kind == "link" and self.chance(0.5)):
                 (folder / "mine.txt").write_text(MINE)
-                if self.chance(0.5):  # many programs have such a file
+                if self.chance(0.7):  # many programs have such a file
                     (folder / self.random.choice(RUN_FILES[:2])).write_text('{"name": "mine"}\n')
                 if self.chance(0.3):
                     (folder / "shards.json").write_text("{}\n")

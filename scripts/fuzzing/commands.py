@@ -26,7 +26,7 @@ def _train(case: Case) -> None:
             return
     else:
         kind = case.out_folder("runs", shared=False)
-        if case.chance(0.3):
+        if case.chance(0.6 if kind in ("mine", "link") else 0.3):
             case.words.append("--overwrite")
             case.replaces += [Path(case.words[-2])] if kind == "run" else []
         if case.chance(0.1):

@@ -31,9 +31,10 @@ COSTLY = set(
     "epochs probe_epochs finetune_epochs detect_epochs seeds jobs devices nodes workers accumulate compile".split()
 )
 CHEAP = ["0", "-1", "nan", "x", "", "1.5"]
+COMMANDS = [f"pipe:mkdir {EXECUTED}", f"{{pipe,pipe}}:mkdir {EXECUTED}", f"x.tar::pipe:mkdir {EXECUTED}"]
 JSON_VALUES: list[Any] = [
     None, True, 0, -1, 1.5, 10**12, 10**30, float("nan"), float("inf"), "", "x", "[/red]", "../..", "/",
-    "\ud800", [], {}, [[]], {"a": []}, [None], ["x"] * 3, "pipe:mkdir " + EXECUTED,
+    "\ud800", [], {}, [[]], {"a": []}, [None], ["x"] * 3, *COMMANDS,
 ]  # fmt: skip
 
 
@@ -186,6 +187,8 @@ def _damage_json(path: Path, random: Random) -> str:
         lines[at] = whole[kind]
     else:
         content, kind = _replaced(json.loads(lines[at]), random)
+        if isinstance(content, dict) and "data" in content and random.random() < 0.15:
+            content["data"] = kind = random.choice(COMMANDS)
         lines[at] = json.dumps(content, indent=None if path.suffix == ".jsonl" else 1)
     path.write_text("\n".join(lines) + "\n")
     return kind
