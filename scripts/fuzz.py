@@ -91,10 +91,18 @@ def become(words: list[str], folder: Path) -> None:
 
 def run(words: list[str], folder: Path, send: tuple[int, float] | None = None) -> Ended:
     """Run a command in ``folder/work``; send a signal after some time, and end it when it hangs."""
-    began = time.monotonic()
     process = os.fork()
     if process == 0:
         become(words, folder)
+    try:
+        return _watched(process, words, send)
+    except BaseException:  # the fuzz itself is stopped
+        _left(process)
+        raise
+
+
+def _watched(process: int, words: list[str], send: tuple[int, float] | None) -> Ended:
+    began = time.monotonic()
     limit = COMPARE_LIMIT if words[0] == "compare" else LIMIT
     used, since, sent = -1.0, began, False
     while True:

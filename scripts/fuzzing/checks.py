@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fuzzing.case import Case
+from fuzzing.inputs import EXECUTED
 
 Snapshot = dict[str, tuple[Any, ...]]  # what is at each path
 
@@ -80,7 +81,9 @@ def changes(before: Snapshot, after: Snapshot, case: Case, stopped: bool) -> Ite
         path = Path(name)
         if before.get(name) == after.get(name) or re.fullmatch(r"\..+\.lock", path.name):
             continue
-        if name in before and not below(path, case.replaces):
+        if path.name == EXECUTED:
+            yield "something in a file or a name was executed"
+        elif name in before and not below(path, case.replaces):
             yield f"{'changed' if name in after else 'deleted'} {name!r}"
         elif name not in before and not below(path, case.creates) and name not in above:
             temporary = re.fullmatch(r"\.(.+)\.\d+", path.name)
