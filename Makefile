@@ -16,7 +16,7 @@ AT_ONCE := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 MATHS := tests/align tests/constrain tests/measure tests/test_types.py tests/test_terms.py tests/test_objective.py \
 	tests/test_methods.py tests/test_peers.py tests/test_recipes.py tests/test_layers.py
 
-.PHONY: help pretrain packages quick test test-slow check lint format install bench study methods docs clean
+.PHONY: help pretrain packages quick test test-slow fuzz check lint format install bench study methods docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -66,6 +66,10 @@ check: test ## The same as test
 test-slow: install packages ## The tests that take minutes each (at most 60 in all)
 	@echo "== slow tests"
 	@$(BIN)/python -m pytest -m slow
+
+fuzz: install ## Hostile names, files and settings on the command line, drawn by SEED (10 minutes; resumable)
+	@echo "== fuzz of the command line with seed $(SEED), into runs/fuzz"
+	@$(BIN)/python scripts/fuzz.py --seed $(SEED) --minutes 10 --out runs/fuzz
 
 format: install ## Format the sources and sort their imports
 	@$(BIN)/ruff check --quiet --fix . && $(BIN)/ruff format --quiet .

@@ -22,7 +22,7 @@ from glf.config.base import groups
 from glf.config.help_groups import option_docs
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/RESULTS.md", "benchmarks/SPEED.md")
+PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/RESULTS.md", "benchmarks/SPEED.md")
 FILES = ("benchmarks/results/speed.svg",)
 COMMAND_LIST = "<!-- commands: docs_site.py -->"
 CODE = r"```.*?```|`[^`\n]*`"  # left unchanged
