@@ -20,7 +20,7 @@ from test_layers import FILES, ORDER, imports, layer  # noqa: E402
 
 OUT = ROOT / "docs" / "pictures" / "architecture.svg"
 # Drawn as bands without arrows: imported everywhere, or calling functions by name
-BASE = ("runfiles", "files", "ui", "malloc", "device", "types", "distributed", "config")
+BASE = ("runfiles", "files", "ui", "malloc", "device", "types", "distributed", "config", "schema")
 COMMAND_LINE = ("commands", "cli", "__main__")
 # Column and row of each module, the group that gives its colour, and its second line (default: its commands)
 MODULES: dict[str, tuple[float, float, str, str]] = {

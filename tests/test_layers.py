@@ -7,7 +7,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "glf"
 ORDER = [
-    "runfiles", "files", "ui", "malloc", "device", "types", "distributed", "config", "data", "nn", "terms",
+    "runfiles", "files", "ui", "malloc", "device", "types", "distributed", "config", "schema", "data", "nn", "terms",
     "similarity", "align", "constrain", "objective", "methods", "recipes", "measure", "checkpoint", "result", "rundir",
     "health", "train", "adaptation", "sharding", "evaluation", "inference", "exporting", "reporting", "comparison",
     "listing", "commands", "cli", "__main__",
@@ -50,7 +50,7 @@ def test_training_never_imports_evaluation_and_the_report_reads_results_only() -
         if file.startswith("reporting/"):
             command = {"config", "ui"} if file == "reporting/page.py" else set()  # of `glf report`
             other = imports(file) - {"glf.measure.intervals"}  # numbers in, numbers out
-            assert {layer(name) for name in other} <= {"result", "runfiles", "reporting"} | command
+            assert {layer(name) for name in other} <= {"files", "result", "runfiles", "schema", "reporting"} | command
 
 
 def test_one_file_talks_to_torch_distributed() -> None:

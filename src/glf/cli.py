@@ -13,8 +13,8 @@ from rich.text import Text
 
 from glf.commands import COMMANDS, configured
 from glf.config.help_groups import parse
+from glf.files import printable
 from glf.health.examine import UnhealthyRunError
-from glf.ui import as_text
 
 INTERRUPTED = "interrupted; continue a run with --resume from its last checkpoint, a comparison with the same command"
 PATH = """Self-supervised image representations: an aligning part plus a constraining part.
@@ -59,6 +59,10 @@ def main(arguments: list[str] | None = None) -> None:
         if os.environ.get("GLF_DEBUG") or isinstance(error, KeyError | IndexError):  # the latter are our mistakes
             raise
         _fail(str(error), 2)
+    except (MemoryError, RuntimeError) as error:
+        if os.environ.get("GLF_DEBUG") or not _is_out_of_memory(error):
+            raise
+        _fail("out of memory: a smaller --batch-size, --image-size or network, or --accumulate", 2)
     if code:
         sys.exit(code)
 
@@ -74,6 +78,12 @@ def parse_config(name: str, arguments: list[str]) -> Any:
     return tyro.cli(every_config, prog="glf", description=PATH, args=[name, *arguments], config=OPTIONS)
 
 
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Python's own error, that of a GPU (torch.OutOfMemoryError), or that of torch's allocator on a CPU."""
+    words = ("out of memory", "can't allocate memory", "not enough memory")
+    return isinstance(error, MemoryError) or any(word in str(error) for word in words)
+
+
 def _fail(message: str, code: int, every_rank: bool = False) -> None:
     """Print one line and exit. Of an error that every process of a run meets, only the first prints."""
     if every_rank:
@@ -81,6 +91,6 @@ def _fail(message: str, code: int, every_rank: bool = False) -> None:
 
         if launched_rank():
             sys.exit(code)
-    text = Text.assemble(("glf:", "bold red"), " ", as_text(message))
+    text = Text.assemble(("glf:", "bold red"), " ", printable(message))
     Console(stderr=True).print(text, soft_wrap=True)
     sys.exit(code)

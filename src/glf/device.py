@@ -15,6 +15,9 @@ def accelerator(device: str) -> str:
     """Resolve ``auto`` to cpu, gpu or mps, the names that Lightning uses."""
     if device not in ("auto", "cpu", "gpu", "mps"):
         raise ValueError(f"unknown device {device!r}: auto, cpu, gpu or mps")
+    there = {"gpu": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not there.get(device, True):
+        raise ValueError(f"this machine has no {device} that torch can use: --device cpu, or auto")
     if device != "auto":
         return device
     return "gpu" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from glf.config.base import nearest
+from glf.config.bounds import METHOD_BOUNDS, NOT_NEGATIVE
 from glf.nn.heads import Heads
 from glf.terms import EmbeddingTransform, Role, Term, set_epoch
 from glf.types import Embeddings, Loss
@@ -158,6 +159,8 @@ class Method:
             if name not in self.options:
                 known = ", ".join(self.options) or "none"
                 raise ValueError(f"{self.name} has no option {name!r}{nearest(name, self.options)} (it has: {known})")
+            if wanted := METHOD_BOUNDS.get(name, NOT_NEGATIVE).violated(value):
+                raise ValueError(f"{name} of {self.name} must be {wanted}, got {value:g}")
             if isinstance(self.options[name], int) and not float(value).is_integer():
                 raise ValueError(f"{self.name} takes a whole number for {name}, not {value:g}")
         given = {name: type(self.options[name])(value) for name, value in options.items()}

@@ -13,6 +13,7 @@ from typing import Any
 import glf
 from glf.files import atomic_write, exclusive_lock
 from glf.runfiles import RESULT
+from glf.schema import RunResult, check
 
 RESULT_SCHEMA = 2  # also of compare.json and of the report's data
 _PACKAGES = ("torch", "torchvision", "timm", "lightning", "numpy", "scikit-learn")
@@ -53,7 +54,7 @@ def read_result(directory: Path) -> dict[str, Any]:
     path = directory / RESULT
     if not path.is_file():
         raise FileNotFoundError(f"no {RESULT} in {directory}: is it a run directory?")
-    return load_json(path)
+    return load_json(path, RunResult)
 
 
 def update_result(directory: Path, **sections: Any) -> dict[str, Any]:
@@ -66,11 +67,11 @@ def update_result(directory: Path, **sections: Any) -> dict[str, Any]:
     return content
 
 
-def load_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file written by this version of glf."""
+def load_json(path: Path, kind: Any = dict) -> dict[str, Any]:
+    """Read a JSON file written by this version of glf; ValueError names the key of a value that does not fit."""
     try:
-        content: dict[str, Any] = json.loads(path.read_text())
-    except ValueError as error:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON ({error}): create it again") from error
     schema = content.get("schema") if isinstance(content, dict) else None
     if schema == 1:
@@ -82,6 +83,7 @@ def load_json(path: Path) -> dict[str, Any]:
         raise ValueError(
             f"{path} has schema {schema}, but this version of glf reads schema {RESULT_SCHEMA}: create it again"
         )
+    check(content, kind, path)
     return content
 
 

@@ -128,9 +128,9 @@ def read_config(out: Path) -> ResolvedPretrainConfig:
     if not path.is_file():
         raise FileNotFoundError(f"no {CONFIG} in {out}: it is not a run directory (glf pretrain creates one)")
     try:
-        values = json.loads(path.read_text())
+        values = json.loads(path.read_text(encoding="utf-8"))
         schema = values.pop("schema", 1)
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is not a saved config ({error}): train the run again") from error
     if schema != SCHEMA:
         raise ValueError(

@@ -276,7 +276,7 @@ def test_a_file_that_could_not_be_read_is_tried_again(folder, tmp_path, monkeypa
 def test_mostly_bad_files_are_an_error_that_names_some(tmp_path):
     write_photos(tmp_path / "set", count=2)
     with pytest.raises(
-        ValueError, match=r"(?s)more than half of the 5 image files in .*set are bad:\n.*look at these"
+        ValueError, match=r"(?s)more than half of the 5 image files in .*set are bad: look at these first: "
     ) as error:
         of_folder(tmp_path / "set", tmp_path / "cache")
     assert "empty.png: empty file" in str(error.value)

@@ -1,5 +1,6 @@
 """From the options of ``glf adapt`` to the config of its run: encoder, image size, batch size, length of training."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,7 +76,12 @@ def check_options(config: AdaptConfig) -> None:
     kind, _, path = config.encoder.partition(":")
     if kind == "run" and config.weights is not None:
         raise ValueError(f"--weights is for timm: and torchvision: encoders; {config.encoder} has its own")
-    if kind == "run" and config.out is not None and not config.resume and config.out.resolve() == Path(path).resolve():
+    if (
+        kind == "run"
+        and config.out is not None
+        and not config.resume
+        and os.path.realpath(config.out) == os.path.realpath(path)
+    ):
         raise ValueError(f"{config.out} is the encoder's own directory: choose another --out")
     if config.l2sp and config.precision == "16-mixed":
         raise ValueError("--l2sp does not work with --precision 16-mixed: use bf16-mixed")
@@ -137,7 +143,7 @@ def plan_views(resolved: ResolvedAdaptation, images: ImageSet) -> tuple[int, str
 
 def name_encoder(config: AdaptConfig) -> AdaptConfig:
     """The config with an encoder that names its kind: timm:, torchvision: or run:, with a file of weights if given."""
-    spec, path = config.encoder, Path(config.encoder).expanduser()
+    spec, path = config.encoder, Path(os.path.expanduser(config.encoder))
     if config.backbone is not None and not isinstance(config, ResolvedAdaptConfig):
         if is_library_model(spec) or spec.startswith("run:"):
             raise ValueError(f"--backbone names the model of a file of weights, and {spec} already names one: drop it")

@@ -17,6 +17,7 @@ from glf.reporting.page import write_report
 from glf.reporting.study_tables import markdown
 from glf.result import RESULT_SCHEMA, load_json, provenance, write_file
 from glf.runfiles import COMPARISON, PAGE, RESULT, TABLE
+from glf.schema import ComparisonResult
 from glf.ui import progress, say
 
 Record = dict[str, Any]  # the results of one run, as stored in compare.json
@@ -93,7 +94,7 @@ def check_directory(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is not a directory: choose another --out")
     if (out / COMPARISON).exists():
-        load_json(out / COMPARISON)  # raises for a file of another program
+        load_json(out / COMPARISON, ComparisonResult)  # raises for a file of another program
     elif taken := [name for name in (TABLE, PAGE, RESULT) if (out / name).exists()]:
         raise ValueError(f"{out / taken[0]} was not written by a comparison: choose another --out")
 

@@ -172,7 +172,7 @@ def _flags(kind: type[PretrainConfig] | type[EvaluateConfig], values: Settings) 
 
 def from_flags(config: CompareConfig) -> Study:
     """Create the study of a command line: methods x constraints, or a study file with overrides."""
-    settings, evaluation = _typed(config.settings), _typed(config.evaluation)
+    settings, evaluation = _typed(config.settings), _lists(_typed(config.evaluation))
     if config.study is not None:
         if config.methods or config.constrain:
             raise ValueError("--study defines the methods and variants: not with --methods or --constrain")
@@ -233,6 +233,19 @@ def _split(names: tuple[str, ...] | None) -> tuple[str, ...]:
 def _typed(settings: Mapping[str, str]) -> Settings:
     """Values of flags with the types they would have in a study file: ``epochs 6`` is a number."""
     return {name: _value(text) for name, text in settings.items()}
+
+
+def _lists(evaluation: Settings) -> Settings:
+    """Options that take several values may be given one, or some with commas: ``suite knn,linear``."""
+    several = {one.name for one in fields(EvaluateConfig) if isinstance(one.default, tuple)}
+    return {
+        name: [_value(part) for part in value.split(",")]
+        if isinstance(value, str)
+        else [value]
+        if name in several and not isinstance(value, list)
+        else value
+        for name, value in evaluation.items()
+    }
 
 
 def _value(text: str) -> Any:

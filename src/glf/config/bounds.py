@@ -6,11 +6,9 @@ Every config calls ``check_options`` when it is made: before any data are read, 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
-from numbers import Integral, Real
-from os import PathLike
-from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, NamedTuple, SupportsFloat, Union, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, SupportsFloat, get_type_hints
+
+from glf.config.fits import misfit
 
 
 class Bounds(NamedTuple):
@@ -111,6 +109,13 @@ BOUNDS = {
     "similarity": Bounds(above=0, most=1),
     "per_shard": Bounds(least=1, most=10**9),
 }
+# Options of the methods (--options), by name; any other must not be negative.
+METHOD_BOUNDS = {
+    **dict.fromkeys(("temperature", "sharp", "sharpness", "distortion"), POSITIVE),  # divisors
+    **dict.fromkeys(("rounds", "size", "order", "clusters", "first", "second"), Bounds(least=1, most=10**6)),
+    **dict.fromkeys(("queue", "warmup"), Bounds(least=0, most=10**8)),
+    **dict.fromkeys(("same", "old", "share"), SHARE),
+}
 NOT_EMPTY = {"probe_lrs", "logistic_c", "detect_lr", "fractions"}
 
 
@@ -133,40 +138,6 @@ def check_options(config: Any, **narrower: Bounds) -> None:
         for number in numbers:
             if wanted := narrower.get(name, BOUNDS[name]).violated(number):
                 raise ValueError(f"{name} must be {wanted}, got {value}")
-
-
-def misfit(value: Any, hint: Any) -> str:
-    """What a value should be instead of what it is, in words; empty if it fits the type."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        found = [misfit(value, one) for one in arguments]
-        return "" if "" in found else " or ".join(text for text in found if text != "nothing")
-    if origin is Literal:
-        return "" if value in arguments else f"one of {', '.join(map(str, arguments))}"
-    if origin is tuple:
-        if not isinstance(value, tuple | list):
-            return "a list"
-        many = len(arguments) == 2 and arguments[1] is Ellipsis
-        if not many and len(value) != len(arguments):
-            return f"a list of {len(arguments)}"
-        texts = [misfit(one, arguments[0 if many else at]) for at, one in enumerate(value)]
-        return next((f"a list, each entry {text}" for text in texts if text), "")
-    if origin is dict:
-        if not isinstance(value, Mapping):
-            return "a table of names and values"
-        texts = [misfit(name, arguments[0]) or misfit(one, arguments[1]) for name, one in value.items()]
-        return next((f"a table, each value {text}" for text in texts if text), "")
-    kinds: dict[Any, tuple[Any, str]] = {
-        bool: (bool, "true or false"),
-        int: (Integral, "a whole number"),
-        float: (Real, "a number"),
-        str: (str, "text"),
-        Path: (str | PathLike, "a path"),
-        NoneType: (NoneType, "nothing"),
-    }
-    kind, text = kinds.get(hint, (object, ""))
-    wrong_bool = isinstance(value, bool) and hint in (int, float)
-    return "" if isinstance(value, kind) and not wrong_bool else text
 
 
 def _numbers(value: Any) -> Iterable[float]:

@@ -100,9 +100,9 @@ def _attempt(
 def check_share_of_bad(skipped: list[Skipped], source: Source) -> None:
     """Raise ValueError if more than half of the images are bad: then something else is wrong."""
     if 2 * len(skipped) > len(source):
-        some = "".join(f"\n  {one.line(': ')}" for one in skipped[:5])
+        some = "; ".join(one.line(": ") for one in skipped[:3])
         raise ValueError(
-            f"more than half of the {len(source)} image files in {source} are bad:{some}\nlook at these files first"
+            f"more than half of the {len(source)} image files in {source} are bad: look at these first: {some}"
         )
 
 

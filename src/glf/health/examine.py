@@ -50,13 +50,13 @@ def read_metrics(run: Path) -> list[Record]:
     if not path.is_file():
         raise FileNotFoundError(f"no {METRICS} in {run}: is it a run directory?")
     records: list[Record] = []
-    for line in path.read_text().splitlines():
+    for line in path.read_text(errors="replace").splitlines():
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-        if isinstance(record, dict) and "step" in record:
-            records.append(record)
+        if isinstance(record, dict) and isinstance(record.get("step"), int | float):
+            records.append({name: value for name, value in record.items() if isinstance(value, int | float)})
     return records
 
 

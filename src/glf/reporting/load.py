@@ -10,6 +10,7 @@ from typing import Any
 
 from glf.result import load_json, read_result
 from glf.runfiles import ARTIFACTS, COMPARISON, FIGURE_DATA, METRICS, RESULT
+from glf.schema import ComparisonResult, FigureData
 
 MAX_MAPS = 24  # of a comparison
 Curve = list[tuple[float, float]]  # (step, value)
@@ -81,7 +82,7 @@ class Run:
             try:
                 values = json.loads(line)
                 step = float(values.pop("step"))
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 continue
             for key, value in values.items():
                 if isinstance(value, int | float):
@@ -92,7 +93,7 @@ class Run:
     def artifacts(self) -> dict[str, Any]:
         """Data of the map and the galleries; empty without an evaluation, because they then show older weights."""
         path = self.path / ARTIFACTS / FIGURE_DATA
-        return load_json(path) if self.evaluation and path.is_file() else {}
+        return load_json(path, FigureData) if self.evaluation and path.is_file() else {}
 
     def sheet(self, name: str) -> str | None:
         """A sheet of thumbnails as a data: URL."""
@@ -139,4 +140,4 @@ def find_runs(directory: Path) -> tuple[list[Run], list[Comparison]]:
     if not alone and not compared:
         raise FileNotFoundError(f"no run below {directory} (no {RESULT}): glf pretrain makes one")
     runs = [Run(path, read_result(path)) for path in alone]
-    return runs, [Comparison(path, load_json(path / COMPARISON)) for path in compared]
+    return runs, [Comparison(path, load_json(path / COMPARISON, ComparisonResult)) for path in compared]

@@ -8,7 +8,7 @@ from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, UndefinedError
 from markupsafe import Markup
 from rich.console import Console
 
@@ -68,15 +68,21 @@ def write_report(directory: Path, out: Path, figures: Path | None = None) -> int
     runs, comparisons = find_runs(directory)
     script = _own_file("page.js")
     page = _templates().get_template("page.html")
-    html = page.render(
-        runs=runs,
-        comparisons=comparisons,
-        sheets=Sheets(),
-        css=Markup(_own_file("chart.css") + _own_file("page.css")),
-        mark=Markup(MARK),
-        script=Markup(script),
-        script_hash=b64encode(sha256(script.encode()).digest()).decode(),
-    )
+    try:
+        html = page.render(
+            runs=runs,
+            comparisons=comparisons,
+            sheets=Sheets(),
+            css=Markup(_own_file("chart.css") + _own_file("page.css")),
+            mark=Markup(MARK),
+            script=Markup(script),
+            script_hash=b64encode(sha256(script.encode()).digest()).decode(),
+        )
+    except (TypeError, LookupError, AttributeError, ArithmeticError, UndefinedError) as error:  # what no schema sees
+        raise ValueError(
+            f"a result.json, compare.json or artifacts/report.json below {directory} is damaged, or was edited"
+            f" ({type(error).__name__}: {error}): create it again"
+        ) from error
     write_file(out, html)
     if figures is not None:
         write_file(figures / FIGURES_MARK, "Written by glf report --figures.\n")

@@ -1,5 +1,6 @@
 """From the options a user gave to the config a run uses: resolved once, immutable afterwards."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,7 +85,7 @@ def _is_automatic(config: PretrainConfig) -> bool:
     """Only folders and tars of images get automatic defaults, and only without a recipe or a saved config."""
     if isinstance(config, ResolvedPretrainConfig) or not config.auto or config.recipe:
         return False
-    path = Path(config.data).expanduser()
+    path = Path(os.path.expanduser(config.data))
     return path.is_dir() or path.suffix.lower() == ".tar"
 
 

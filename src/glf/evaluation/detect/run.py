@@ -1,6 +1,7 @@
 """Detection and segmentation (--suite detect): from a backbone and annotated images to average precision."""
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -111,7 +112,7 @@ def read_boxes(path: str | Path, split: Split, *, seed: int = 0) -> Annotations:
     """
     if split not in get_args(Split):
         raise ValueError(f"split must be one of {get_args(Split)}, got {split!r}")
-    root = AnnotationRoot(path=Path(path).expanduser())
+    root = AnnotationRoot(path=Path(os.path.expanduser(path)))
     folders = voc_folders(root)
     if folders:
         annotations = read_voc(root, folders, split, seed)
