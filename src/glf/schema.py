@@ -31,6 +31,7 @@ class EvaluationMore(TypedDict, total=False):
     test: Count
     classes: list[str]
     details: dict[str, dict[str, Detail]]
+    percent: list[str]
     methods: dict[str, str | None]
     missing: dict[str, dict[str, str]]
     config: Table
@@ -41,7 +42,6 @@ class Evaluation(EvaluationMore):
     """The section ``evaluation`` of result.json, by `glf evaluate`."""
 
     protocols: dict[str, str]
-    percent: list[str]
     rows: dict[str, dict[str, float | None]]
 
 

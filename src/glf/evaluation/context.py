@@ -69,8 +69,17 @@ def load_target(spec: str, config: EvaluateConfig) -> EvalTarget:
     """Load a run, a saved backbone or a library model, with the images that the configuration names."""
     backbone, pretraining = _load_backbone(spec, config)
     train, test, split = _load_splits(spec, config, pretraining)
-    if train.channels > backbone.channels:
-        raise ValueError(f"{train.name} has {train.channels} channels, the backbone takes {backbone.channels}")
+    for part, images in (("training", train), ("test", test)):
+        if images.channels > backbone.channels:
+            raise ValueError(
+                f"the {part} images of {images.name} have {images.channels} channels, and {spec} takes"
+                f" {backbone.channels}: evaluate it on grey images"
+            )
+    if train.channels != test.channels:
+        raise ValueError(
+            f"{train.name} has {train.channels} channels in its training images and {test.channels} in its test images:"
+            " give both the same"
+        )
     return EvalTarget(name=spec, backbone=backbone, pretraining=pretraining, train=train, test=test, split=split)
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from rich.console import Console
 
 from glf.config.inference import SearchConfig
@@ -65,6 +66,8 @@ def read_query(path: Path, shape: StoredSize) -> NDArray[np.uint8]:
     """Decode a single file to the shape of the searched images; ValueError if it is no image."""
     try:
         pixels = decode(path.read_bytes(), side=shape.side)
+        if shape.channels == 1 and pixels.shape[2] == 3:
+            pixels = np.asarray(Image.fromarray(pixels).convert("L"))[:, :, None]
         return np.array(np.broadcast_to(pixels, (shape.side, shape.side, shape.channels)))  # grey to colour
     except Exception as error:  # PIL's plugins raise almost anything on a broken file
         raise ValueError(f"{printable(str(path))} cannot be read as an image ({error}): give another file") from error

@@ -15,7 +15,7 @@ from glf.data.shards.loader import usable_workers
 from glf.data.shards.read import ShardStream
 from glf.data.source import Source
 from glf.data.sources import find_source
-from glf.device import accelerator
+from glf.device import accelerator, memory
 from glf.nn.prior import check_prior
 from glf.nn.weights import check_weights
 from glf.objective import Method, Objective
@@ -57,6 +57,7 @@ def resolve(config: PretrainConfig) -> Resolved:
         hint = adapt_hint(config, facts)
     resolved = config if isinstance(config, ResolvedPretrainConfig) else with_defaults(config)
     _check_batch(resolved)
+    _check_memory(resolved)
     if resolved.weights is not None:
         check_weights(resolved.weights)
     views = policy(resolved.augment or method.augment)
@@ -114,6 +115,19 @@ def _check_batch(config: ResolvedPretrainConfig) -> None:
         )
     if config.sync_norm and accelerator(config.device) == "cpu":
         raise ValueError("--sync-norm needs GPUs: torch synchronises batch normalisation on GPUs only")
+
+
+def _check_memory(config: ResolvedPretrainConfig) -> None:
+    """Refuse a batch with two views that, as float32 pixels alone, does not fit into the memory."""
+    if config.image_size is None:
+        return
+    images = config.batch_size // (config.devices * config.nodes * config.accumulate)
+    needed, there = 2 * images * 3 * config.image_size**2 * 4, memory(accelerator(config.device))
+    if needed > there:
+        raise ValueError(
+            f"the pixels of {images:,} images of {config.image_size:,} px need {needed / 1e9:,.0f} GB, and this machine"
+            f" has {there / 1e9:,.0f}: a smaller --image-size or --batch-size, or more --accumulate"
+        )
 
 
 def holds_out(shards: ShardStream, config: ResolvedPretrainConfig) -> bool:
