@@ -147,7 +147,7 @@ def build(resolved: ResolvedAdaptation, inputs: ImageInputs, encoder: Encoder) -
         steps_per_epoch=inputs.count // config.batch_size,
         dataloader=partial(activation_batches, resolved, inputs, encoder) if cached else inputs.dataloader,
     )
-    module.eval()
+    module.to(torch_device(config.device)).eval()
     count = min(len(inputs.train), REFERENCE_IMAGES)
     rows = inputs.train[stratified_sample(inputs.images.targets[inputs.train], count, config.seed)]
     module.reference = rows, module.features(inputs.images, rows)

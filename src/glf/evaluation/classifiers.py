@@ -7,6 +7,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from glf.device import to_device
+
 BLOCK = 2**16  # test features classified at a time
 STANDARDISED_AT_ONCE = 2**30  # bytes of training features of which a standardised copy is made
 
@@ -61,7 +63,7 @@ def linear_probe(
     generator = torch.Generator().manual_seed(seed)
     for epoch in range(epochs):
         lr = initial_lr * decay ** (epoch / max(1, epochs - 1))
-        order = torch.randperm(len(train), generator=generator).to(train.device)
+        order = to_device(torch.randperm(len(train), generator=generator), train.device)
         for indices in torch.split(order, batch_size):
             batch = x.index_select(0, indices)
             batch = batch if fits else scaler(batch)

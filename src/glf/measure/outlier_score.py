@@ -6,6 +6,7 @@ from torch import Tensor
 
 from glf.config.adc import AdcOptions
 from glf.constrain.adc.neighbours import NeighbourDistributions, entropy
+from glf.device import to_device
 from glf.types import Embeddings
 
 DRAWS = 8  # random batches per image to average over, so that the choice of companions matters less
@@ -50,7 +51,7 @@ def neighbour_entropy(
     generator = torch.Generator().manual_seed(seed)
     total, seen = features.new_zeros(count), features.new_zeros(count)
     for _ in range(1 if size == count else DRAWS):
-        order = torch.randperm(count, generator=generator).to(features.device)
+        order = to_device(torch.randperm(count, generator=generator), features.device)
         for start in range(0, count, size):
             batch = order[min(start, count - size) :][:size]
             log_pre = neighbours.log_pre(Embeddings(z=features.new_zeros(1, size, 1), prior=features[batch]))

@@ -11,6 +11,8 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
+from glf.device import to_device
+
 
 class Memory(nn.Module):
     """Buffers that get their shape from the first batch, or from a loaded checkpoint."""
@@ -101,7 +103,7 @@ class Queue(Memory):
         """Return the queue, then add these keys as unit vectors (in training)."""
         if self.keys.numel() == 0:
             random = torch.randn(len(keys), self.size, keys.shape[2], generator=Generator().manual_seed(0))
-            self.keys = F.normalize(random, dim=2).to(keys)
+            self.keys = to_device(F.normalize(random, dim=2), keys.device).to(keys.dtype)
         before = self.keys.to(keys)
         if self.learning:
             # A new tensor, because this step's backward pass still needs the old one.

@@ -112,3 +112,13 @@ def test_invalid_settings_are_refused(settings, words):
 def test_misspelt_choices_are_refused(wrong):
     with pytest.raises((ValueError, TypeError), match=next(iter(wrong.values()))):  # TypeError: beartype is faster
         ADC(**wrong)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize("reading", ["calibrated", "paper"])
+@pytest.mark.parametrize("covariance", ["batch", "running"])
+def test_an_estimated_covariance_of_bad_embeddings_gives_nan(reading, covariance, bad):
+    """As every other loss does, so that the doctor can name the step; an error would need the values of the device."""
+    z = draw(2, 8, 4)
+    z[0, 0, 0] = bad
+    assert ADC(reading=reading, covariance=covariance)(*z, prior=draw(8, 3)).isnan()

@@ -196,6 +196,7 @@ def _whiten(z: Float[Tensor, "sample dim"], covariance: Float[Tensor, "dim dim"]
     dim, wide = z.shape[-1], torch.float32 if z.device.type == "mps" else torch.float64
     centred, covariance = (z - z.mean(0).detach()).to(wide), covariance.to(wide)
     ridge = 1e-4 * (covariance.diagonal().sum() / dim).clamp_min(1e-6)
-    factor = torch.linalg.cholesky(covariance + ridge * torch.eye(dim, dtype=wide, device=z.device))
+    regular = covariance + ridge * torch.eye(dim, dtype=wide, device=z.device)
+    factor, _ = torch.linalg.cholesky_ex(regular)  # does not wait for the device; z that is not finite gives nan
     whitened: Tensor = torch.linalg.solve_triangular(factor, centred.T, upper=False)
     return whitened.T.to(z.dtype)
