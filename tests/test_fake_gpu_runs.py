@@ -52,7 +52,7 @@ ADAPTING = {
 OF_TRUNK = {
     "adaptation/run.py:start_at_prior": "the linear head starts at a solution found on the CPU, once",
     "nn/features.py:fingerprint": "the trunk's weights are part of the name of its cache",
-    "nn/norms.py:folded": "compares the folded trunk with the trunk, once",
+    "nn/norms.py:_folded": "compares the folded trunk with the trunk, once",
     "adaptation/activations.py:compute_activations": "moves the trunk's example to the GPU, once",
     "adaptation/activations.py:flat_activations": "stores activations on the CPU",
     "adaptation/module.py:_tail_features": "reads activations and compares features on the CPU",
@@ -109,6 +109,8 @@ def with_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(trainer, "L", SimpleNamespace(Trainer=make))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr("glf.device.is_available", lambda device: True)
+    monkeypatch.setattr("glf.train.resolve.memory", lambda device: 2**34)
 
 
 def metrics(run: Path) -> list[dict[str, float]]:

@@ -15,12 +15,16 @@ def accelerator(device: str) -> str:
     """Resolve ``auto`` to cpu, gpu or mps, the names that Lightning uses."""
     if device not in ("auto", "cpu", "gpu", "mps"):
         raise ValueError(f"unknown device {device!r}: auto, cpu, gpu or mps")
-    there = {"gpu": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if not there.get(device, True):
+    if not is_available(device):
         raise ValueError(f"this machine has no {device} that torch can use: --device cpu, or auto")
     if device != "auto":
         return device
     return "gpu" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def is_available(device: str) -> bool:
+    """Whether torch can use this kind of device here."""
+    return {"gpu": torch.cuda.is_available, "mps": torch.backends.mps.is_available}.get(device, lambda: True)()
 
 
 def torch_device(device: str) -> str:

@@ -21,7 +21,7 @@ class Bounds(NamedTuple):
 
     def violated(self, value: float) -> str:
         """The bound that a value does not keep, in words; empty if it is within all."""
-        if not value >= self.least:  # written so that nan violates it
+        if not value >= self.least and not math.isinf(self.least):  # written so that nan violates it
             return f"at least {self.least:g}"
         if not value > self.above and not math.isinf(self.above):
             return f"above {self.above:g}"
@@ -112,8 +112,8 @@ BOUNDS = {
 # Options of the methods (--options), by name; any other must not be negative.
 METHOD_BOUNDS = {
     **dict.fromkeys(("temperature", "sharp", "sharpness", "distortion"), POSITIVE),  # divisors
-    **dict.fromkeys(("rounds", "size", "order", "clusters", "first", "second"), Bounds(least=1, most=10**6)),
-    **dict.fromkeys(("queue", "warmup"), Bounds(least=0, most=10**8)),
+    **dict.fromkeys(("rounds", "size", "clusters", "first", "second"), Bounds(least=1, most=10**6)),
+    **dict.fromkeys(("queue", "warmup", "order"), Bounds(least=0, most=10**8)),
     **dict.fromkeys(("same", "old", "share"), SHARE),
 }
 NOT_EMPTY = {"probe_lrs", "logistic_c", "detect_lr", "fractions"}
