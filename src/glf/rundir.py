@@ -154,13 +154,24 @@ def _resumed(config: PretrainConfig, out: Path) -> ResolvedPretrainConfig:
         given, kept = getattr(config, field.name), getattr(saved, field.name)
         if field.name not in RESUMABLE_FIELDS and given not in (kept, getattr(default, field.name)):
             raise ValueError(f"{field.name} was {kept!r} when {out} was started; it cannot become {given!r} on resume")
-    if is_command(saved.data) and config.data != saved.data:
-        raise ValueError(f"{out} reads the output of a command: repeat --data {saved.data!r} to run it again")
+    if _may_be_command(saved.data) and config.data != saved.data:
+        raise ValueError(f"{out} may read the output of a command: repeat --data {saved.data!r} to run it again")
     if (out / LAST).exists():  # otherwise the run starts again with its saved config
         load_checkpoint(out / LAST)  # a broken file or another version's is refused before anything else happens
     given = {name: getattr(config, name) for name in RESUMABLE_FIELDS}
     changed = {n: v for n, v in given.items() if n in _COMMAND_FIELDS or v != getattr(default, n)}
     return replace(saved, **changed)
+
+
+def _may_be_command(data: str) -> bool:
+    """Whether webdataset might execute what a saved config names as its data: braces may expand to a command.
+
+    >>> [_may_be_command(one) for one in ("pipe:ls", "{p,p}ipe:ls", "a::pipe:ls", "https://host/{0..9}.tar", "a.tar")]
+    [True, True, True, False, False]
+    """
+    scheme, separator, rest = data.partition("://")
+    plain = rest if separator and "{" not in scheme else data
+    return is_command(data) or (("{" in data or "::" in data) and ":" in plain)
 
 
 def note_skipped(out: Path, skipped: Iterable[Skipped], keep: bool = False) -> None:

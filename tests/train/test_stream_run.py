@@ -160,14 +160,17 @@ def test_one_shard_alone_is_all_trained_on(made: Path, settings: Settings, conso
     assert rundir.read_config(settings["out"]).workers == 1, "a worker without a shard has nothing to do"
 
 
-def test_a_command_in_a_saved_configuration_is_not_run(settings: Settings, tmp_path: Path, console: Console) -> None:
+@pytest.mark.parametrize("scheme", ["pipe:", "{pipe,pipe}:", "p{i,i}pe:", "a.tar::pipe:"])
+def test_a_command_in_a_saved_configuration_is_not_run(
+    scheme: str, settings: Settings, tmp_path: Path, console: Console
+) -> None:
     run = tmp_path / "theirs"
     run.mkdir()
-    command = f"pipe:touch {tmp_path / 'owned'}"
+    command = f"{scheme}touch {tmp_path / 'owned'}"
     rundir.write_config(run, with_defaults(PretrainConfig(**{**settings, "data": command, "epoch_images": 64})))
     (run / "checkpoints").mkdir()
     (run / LAST).touch()
-    with pytest.raises(ValueError, match="reads the output of a command: repeat --data"):
+    with pytest.raises(ValueError, match="may read the output of a command: repeat --data"):
         pretrain(PretrainConfig(out=run, resume=True), console)
     assert not (tmp_path / "owned").exists()
 
