@@ -152,10 +152,13 @@ def test_a_long_wait_for_a_lock_says_once_who_holds_it(tmp_path: Path, capsys: p
 
 
 def test_a_short_wait_for_a_lock_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(BlockingIOError), exclusive_lock(tmp_path / "work"):
-        begun = time.monotonic()
-        with exclusive_lock(tmp_path / "work", stopped=lambda: time.monotonic() - begun > 1):
-            pass
+    begun = time.monotonic()
+    with (
+        exclusive_lock(tmp_path / "work"),
+        pytest.raises(BlockingIOError),
+        exclusive_lock(tmp_path / "work", stopped=lambda: time.monotonic() - begun > 1),
+    ):
+        pass
     assert capsys.readouterr().err == ""
 
 
@@ -169,7 +172,7 @@ def test_only_regular_files_are_opened(kind: str, tmp_path: Path) -> None:
         path = Path("/dev/zero")
     else:
         path.mkdir()
-    with pytest.raises(OSError, match="not a regular file|Is a directory"):
+    with pytest.raises(OSError, match=r"not a regular file|Is a directory"):
         open_regular(path)
 
 

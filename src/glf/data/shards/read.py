@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 from glf.data.decode import EXTENSIONS, StoredSize, decode_as, quiet
 from glf.data.files import MAX_BYTES
 from glf.data.images import ImageSet, Storage, WorkerError
-from glf.data.source import Skipped
+from glf.data.source import MAX_CLASSES, Skipped
 from glf.files import printable
 
 ATTEMPTS = 4  # to read a remote shard
 PAUSE = 0.5  # seconds before the second attempt; doubled before each further one
 SHARD_STRIDE = 2**32  # a sample's number is its shard's number times this, plus its position in the shard
-MAX_CLASSES = 1_000_000  # limit for labels of shards without a shards.json, so that no label can exhaust the memory
 
 
 class BrokenShard(WorkerError):  # noqa: N818 (named after what is broken)
