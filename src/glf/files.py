@@ -1,6 +1,7 @@
 """Files: reading what a user names, atomic writes, locks, messages for full disks, printable names."""
 
 import errno
+import io
 import os
 import platform
 import re
@@ -10,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from filelock import FileLock, Timeout
 
@@ -21,7 +22,7 @@ _PATIENCE = 2.0  # seconds of waiting for a lock before saying so
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
-def open_regular(path: Path | str) -> BinaryIO:
+def open_regular(path: Path | str) -> io.BufferedReader:
     """Open a file that a user named for reading; OSError if it is not a regular file.
 
     A pipe, a device or a socket may have no end, and opening a pipe may wait forever. What is opened is what is

@@ -23,7 +23,7 @@ class BoundedHeader(tarfile.TarInfo):
     """A tar header that cannot make the reader take memory for names of any length."""
 
     @classmethod
-    def frombuf(cls, buf: Any, encoding: str, errors: str) -> "BoundedHeader":
+    def frombuf(cls, buf: Any, encoding: str, errors: str) -> Any:
         header = super().frombuf(buf, encoding, errors)
         if header.type in EXTENDED and not 0 <= header.size <= MAX_EXTENDED:
             raise tarfile.ReadError(f"an extended header claims {header.size:,} bytes")
