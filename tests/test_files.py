@@ -11,7 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from glf.files import LockOwner, atomic_write, exclusive_lock, lock_owner, lock_path, remove_leftovers
+from glf.files import (
+    LockOwner,
+    atomic_write,
+    exclusive_lock,
+    lock_owner,
+    lock_path,
+    open_regular,
+    read_regular,
+    remove_leftovers,
+)
 
 HOLD = """
 import sys, time
@@ -121,3 +130,54 @@ def test_what_a_killed_process_was_writing_is_removed(tmp_path: Path) -> None:
         path.touch()
     remove_leftovers(tmp_path)
     assert set(tmp_path.iterdir()) == {mine, *others}
+
+
+def test_a_long_wait_for_a_lock_says_once_who_holds_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, release = tmp_path / "[red]work", threading.Event()
+
+    def hold() -> None:
+        with exclusive_lock(path):
+            release.wait(30)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    while lock_owner(path) is None:
+        time.sleep(0.01)
+    threading.Timer(3, release.set).start()
+    with exclusive_lock(path):
+        pass
+    holder.join()
+    said = f"waiting for {lock_path(path)}, held by process {os.getpid()} on {platform.node()}\n"
+    assert capsys.readouterr().err == said
+
+
+def test_a_short_wait_for_a_lock_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    begun = time.monotonic()
+    with (
+        exclusive_lock(tmp_path / "work"),
+        pytest.raises(BlockingIOError),
+        exclusive_lock(tmp_path / "work", stopped=lambda: time.monotonic() - begun > 1),
+    ):
+        pass
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "link to a pipe"])
+def test_only_regular_files_are_opened(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    if "pipe" in kind:
+        os.mkfifo(tmp_path / "pipe")
+        path.symlink_to("pipe")
+    elif kind == "device":
+        path = Path("/dev/zero")
+    else:
+        path.mkdir()
+    with pytest.raises(OSError, match=r"not a regular file|Is a directory"):
+        open_regular(path)
+
+
+def test_a_file_is_read_up_to_a_limit(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"12345")
+    assert read_regular(tmp_path / "a", 5) == b"12345"
+    with pytest.raises(ValueError, match=r"/a has more than 4 bytes"):
+        read_regular(tmp_path / "a", 4)

@@ -104,17 +104,15 @@ class Case:
             path = Path(self.run(harm=0)) / (name if self.chance(0.5) else Path(name).stem + suffix)
         elif kind in ("new", "name") and self.chance(0.2):
             path = Path("deeper") / "still" / path
-        self.creates += [path, *(path.with_suffix(end) for end in sidecars)]
+        self.creates += [path, *(path.with_name(path.name + end) for end in sidecars)]
         if kind == "mine":
             (self.work / path).write_text(MINE)
-            self.replaces.append(path)  # it was named
         elif kind == "sidecar":
             for end in sidecars:
-                (self.work / path.with_suffix(end)).write_text(MINE)
+                (self.work / path.with_name(path.name + end)).write_text(MINE)
         elif kind == "link":
             (self.work / "mine.txt").write_text(MINE)
             (self.work / path).symlink_to("mine.txt")
-            self.replaces.append(Path("mine.txt"))  # through the link, which stays
         elif kind in SPECIAL:
             special(self.work / path, kind)
             self.creates.append(Path("nowhere"))

@@ -119,7 +119,7 @@ def _encoder(case: Case) -> str:
 
 def _embed(case: Case) -> None:
     case.words += [_encoder(case), case.put(case.random.choice(DATA)), "--device", "cpu"]
-    case.out_file((".npy", ".npy", ".csv", ".parquet"), ".json", ".skipped.txt", default="embeddings.npy")
+    case.out_file((".npy", ".npy", ".csv", ".parquet"), ".glf.json", ".glf.skipped.txt", default="embeddings.npy")
     case.options(*ENCODER_OPTIONS)
 
 
@@ -145,7 +145,7 @@ def _export(case: Case) -> None:
     if case.chance(0.5):
         case.out_folder(str(Path(run) / "export"))
     else:
-        case.out_file((*5 * (".safetensors",), ".pth"), ".md", ".json", default="")
+        case.out_file((*5 * (".safetensors",), ".pth"), ".glf.md", ".glf.json", default="")
         if (case.work / case.words[-1]).is_dir():
             case.creates.append(Path() if (case.work / case.words[-1]).is_symlink() else Path(case.words[-1]))
     if case.words[-2] != "--out":

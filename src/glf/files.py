@@ -1,11 +1,14 @@
-"""Files: atomic writes, locks, messages for full disks, printable names."""
+"""Files: reading what a user names, atomic writes, locks, messages for full disks, printable names."""
 
 import errno
+import io
 import os
 import platform
 import re
+import stat
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,7 +19,34 @@ from filelock import FileLock, Timeout
 RESUME_ADVICE = "free some space there, then continue with --resume"
 _FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}  # raised by some network file systems
+_PATIENCE = 2.0  # seconds of waiting for a lock before saying so
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def open_regular(path: Path | str) -> io.BufferedReader:
+    """Open a file that a user named for reading; OSError if it is not a regular file.
+
+    A pipe, a device or a socket may have no end, and opening a pipe may wait forever. What is opened is what is
+    checked: the path may have changed since it was listed.
+    """
+    return open(os.fspath(path), "rb", opener=_regular_only)
+
+
+def _regular_only(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # regular files ignore the flag
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "not a regular file", path)
+
+
+def read_regular(path: Path | str, most: int) -> bytes:
+    """Return the content of a file that a user named; ValueError if it has more than ``most`` bytes."""
+    with open_regular(path) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise ValueError(f"{path} has more than {most:,} bytes: give another file")
+    return data
 
 
 @contextmanager
@@ -139,14 +169,15 @@ def lock_owner(path: Path) -> LockOwner | None:
 def exclusive_lock(path: Path, stopped: Callable[[], bool] = lambda: False) -> Iterator[None]:
     """Hold the lock of a path; wait while another process or thread holds it.
 
-    The wait ends with a BlockingIOError when ``stopped`` returns True. The operating system releases the lock of a
+    A wait of more than two seconds is announced on stderr. It ends with a BlockingIOError when ``stopped`` returns
+    True. The operating system releases the lock of a
     killed process; forked children do not hold it. Where a file system has no locks, the block runs without one.
     """
     lock = FileLock(lock_path(path))
     lock_path(path).parent.mkdir(parents=True, exist_ok=True)
     with explain_full_disk(lock_path(path)):
         try:
-            _acquire(lock, stopped)
+            _acquire(lock, path, stopped)
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
@@ -161,7 +192,8 @@ def exclusive_lock(path: Path, stopped: Callable[[], bool] = lambda: False) -> I
             lock.release()
 
 
-def _acquire(lock: FileLock, stopped: Callable[[], bool]) -> None:
+def _acquire(lock: FileLock, path: Path, stopped: Callable[[], bool]) -> None:
+    began: float | None = time.monotonic()
     while True:
         try:
             lock.acquire(timeout=0.2)
@@ -169,6 +201,20 @@ def _acquire(lock: FileLock, stopped: Callable[[], bool]) -> None:
         except Timeout:
             if stopped():
                 raise BlockingIOError(errno.EWOULDBLOCK, f"{lock.lock_file} is held by another process") from None
+        if began is not None and time.monotonic() - began > _PATIENCE:
+            began = None
+            _say_who_holds(path)
+
+
+def _say_who_holds(path: Path) -> None:
+    from rich.console import Console  # not needed by most commands that lock
+
+    owner = lock_owner(path)
+    who = "another process" if owner is None else f"process {owner.process} on {owner.machine}"
+    if owner is not None and owner.machine == platform.node() and not _is_alive(owner.process):
+        who = f"a child of process {owner.process}, which has ended: end that child"
+    text = printable(f"waiting for {lock_path(path)}, held by {who}")
+    Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def printable(text: str) -> str:

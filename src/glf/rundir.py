@@ -10,7 +10,7 @@ from pathlib import Path
 from glf.checkpoint import load_checkpoint
 from glf.config.base import from_dict, to_dict
 from glf.config.training import AdaptConfig, PretrainConfig, ResolvedPretrainConfig, config_type, with_defaults
-from glf.data.shards.read import is_command
+from glf.data.shards.fetch import is_command
 from glf.data.source import Skipped
 from glf.distributed import launched_rank
 from glf.files import exclusive_lock, lock_owner, lock_path, remove_leftovers

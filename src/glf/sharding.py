@@ -4,7 +4,7 @@ from rich.console import Console
 
 from glf.config.inference import ShardConfig
 from glf.data import sources
-from glf.data.shards.index import ShardIndex
+from glf.data.shards.schema import ShardIndex
 from glf.data.shards.write import plan_shards, write_shards
 from glf.device import torch_device
 from glf.nn.prior import check_prior, prior_features

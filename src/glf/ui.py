@@ -1,10 +1,14 @@
 """What a user sees in the terminal: lines of text and progress bars."""
 
+import time
+
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from glf.files import printable
+
+PATIENCE = 3.0  # seconds of work without a word
 
 
 def counted(number: int, noun: str) -> str:
@@ -40,3 +44,17 @@ def progress(*columns: ProgressColumn | str, console: Console | None = None, sho
         if isinstance(column, TextColumn):
             column.markup = isinstance(column, TaskProgressColumn)  # whose text is only a number
     return Progress(*columns, console=console, transient=True, disable=not show)
+
+
+class SlowWork:
+    """Says on stderr what takes so long, at ever longer intervals; quick work says nothing."""
+
+    def __init__(self, what: str, noun: str) -> None:
+        self.what, self.noun, self.done = what, noun, 0
+        self.began, self.patience = time.monotonic(), PATIENCE
+
+    def advance(self) -> None:
+        self.done += 1
+        if time.monotonic() - self.began > self.patience:
+            say(Console(stderr=True), f"{self.what}: {counted(self.done, self.noun)} so far")
+            self.patience = max(1.0, 2 * self.patience)

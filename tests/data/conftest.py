@@ -20,14 +20,16 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    connect = socket.socket.connect
+    connect, look_up = socket.socket.connect, socket.getaddrinfo
 
     def local_only(self: socket.socket, address: Any) -> None:
-        assert self.family == socket.AF_UNIX, f"the network was used: {address}"  # worker processes use these
+        local = self.family == socket.AF_UNIX or address[0] == "127.0.0.1"  # worker processes; servers of tests
+        assert local, f"the network was used: {address}"
         connect(self, address)
 
-    def refuse(host: object, *_: object, **__: object) -> None:
-        raise AssertionError(f"the network was used: {host}")
+    def refuse(host: object, *arguments: Any, **options: Any) -> Any:
+        assert host == "127.0.0.1", f"the network was used: {host}"
+        return look_up(host, *arguments, **options)
 
     monkeypatch.setattr(socket.socket, "connect", local_only)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)

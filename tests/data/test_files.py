@@ -17,13 +17,15 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from glf import ui
 from glf.config.training import Store
 from glf.data.files import CompactEntries, Entry, list_files
 from glf.data.image_cache import load_or_build
+from glf.data.images import ChangedFile
 from glf.data.source import Skipped
 from glf.data.sources import load_images
 from glf.data.tar import tar_members
-from machine import unprivileged
+from machine import peak, unprivileged
 
 Array = NDArray[np.uint8]
 STORES = pytest.mark.parametrize("store", ["pack", "decode"])
@@ -171,6 +173,46 @@ def test_very_deep_folders(classes: Path, fashion: Array) -> None:
     assert skipped.why == "cannot be read: File name too long"
 
 
+@STORES
+def test_a_file_that_becomes_a_pipe_is_not_waited_for(classes: Path, store: Store) -> None:
+    source = list_files(classes, "train")
+    images = load_images(str(classes), source=source, store="decode")
+    path = classes / "boot" / "1.png"
+    path.unlink()
+    os.mkfifo(path)
+    if store == "decode":
+        with pytest.raises(ChangedFile, match=r"1\.png was an image .* and no longer is: not a regular file"):
+            images.pixels[:]
+        return
+    assert listed(load_images(str(classes), source=source, store="pack").skipped) == {
+        "boot/1.png": "cannot be read: not a regular file"
+    }
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no such folders elsewhere")
+@pytest.mark.usefixtures("hurried")
+def test_the_systems_own_folders_are_not_searched(classes: Path) -> None:
+    for path in ("/proc/self", "/sys"):
+        with pytest.raises(ValueError, match=rf"{path} holds no files, .* give a folder of images"):
+            load_images(path)
+    (classes / "boot" / "processes").symlink_to("/proc/self")
+    images = load_images(str(classes))
+    assert len(images) == 12
+    assert listed(images.skipped) == {"boot/processes/": "a folder of the system, not of files"}
+
+
+def test_a_long_listing_says_what_it_does(
+    classes: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    list_files(classes, "train")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(ui, "PATIENCE", 0.0)
+    list_files(classes, "train")
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == f"listing {classes}: 1 image so far"
+    assert len(said) < 12, "not a line for each file"
+
+
 FORBIDDEN = """
 import json, sys
 from glf.data.sources import load_images
@@ -280,11 +322,11 @@ def test_a_damaged_header_is_not_taken_for_the_end(tmp_path: Path, fashion: Arra
     third = [member.offset for member in tar_members(tar)][2]
     data[third + 10] ^= 1
     tar.write_bytes(data)
-    with pytest.raises(ValueError, match=f"damaged at byte {third}$"):
+    with pytest.raises(ValueError, match=rf"no valid header \(damaged at byte {third}, after its member 1\.png\)$"):
         load_images(str(tar))
     both = tmp_path / "both.tar"
     both.write_bytes(tar_of(fashion[:4], tmp_path / "b.tar").read_bytes() * 2)
-    with pytest.raises(ValueError, match="data after its end at byte"):
+    with pytest.raises(ValueError, match=r"data after its end.* \(damaged at byte"):
         load_images(str(both))
 
 
@@ -302,6 +344,36 @@ def hurried() -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.parametrize("size", [2**40, 2**62, 2**63, 10**30])
+def test_a_huge_size_is_named_with_its_member(size: int, tmp_path: Path, fashion: Array) -> None:
+    tar = tar_of(fashion[:2], tmp_path / "a.tar")
+    with tarfile.open(tar, "a", format=tarfile.PAX_FORMAT) as out:
+        member = tarfile.TarInfo("huge.png")
+        member.pax_headers = {"size": str(size)}
+        out.addfile(member)
+        out.addfile(tarfile.TarInfo("next.png"))
+    message = rf"its member huge\.png claims {size:,} bytes \(damaged at byte \d+, after its member 1\.png\)"
+    with pytest.raises(ValueError, match=message):
+        list_files(tar, "train")
+
+
+@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE])
+def test_extended_headers_without_end_are_refused(kind: bytes, tmp_path: Path, fashion: Array) -> None:
+    member = tarfile.TarInfo("name")
+    member.type, member.size = kind, 512
+    data = b"11 path=ab\n" if kind == tarfile.XHDTYPE else b"name"
+    chain = (member.tobuf(tarfile.USTAR_FORMAT) + data.ljust(512, b"\0")) * 3000
+    good = tar_of(fashion[:2], tmp_path / "a.tar").read_bytes().rstrip(b"\0")
+    (tmp_path / "a.tar").write_bytes(good.ljust(-(-len(good) // 512) * 512, b"\0") + chain + bytes(1024))
+    with pytest.raises(ValueError, match=r"headers .* without end \(damaged at byte \d+, after its member 1\.png\)"):
+        list_files(tmp_path / "a.tar", "train")
+    member.size = 2**33 - 1
+    (tmp_path / "a.tar").write_bytes(member.tobuf(tarfile.USTAR_FORMAT) + bytes(2048))
+    with peak() as memory, pytest.raises(ValueError, match=r"extended header claims 8,589,934,591 bytes"):
+        list_files(tmp_path / "a.tar", "train")
+    assert memory.bytes < 2**26
+
+
 @pytest.mark.usefixtures("hurried")
 def test_a_negative_size_does_not_loop_forever(tmp_path: Path) -> None:
     for size in (-512, -1024, -5000):
@@ -311,7 +383,7 @@ def test_a_negative_size_does_not_loop_forever(tmp_path: Path) -> None:
                 member = tarfile.TarInfo(f"{i}.png")
                 member.size = size if i == 2 else 0
                 out.addfile(member)
-        with pytest.raises(ValueError, match=r"a\.tar cannot be read .* the member at byte 1024 has a size below zero"):
+        with pytest.raises(ValueError, match=rf"a\.tar cannot .*: its member 2\.png claims {size:,} bytes .*byte 1024"):
             load_images(str(tar))
 
 

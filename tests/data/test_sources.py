@@ -4,8 +4,10 @@ import gc
 import hashlib
 import io
 import os
+import struct
 import tarfile
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from glf.data.sources import READERS, find_source, load_images
 from glf.nn.features import Encoder, extract_source
 from glf.nn.prior import Pixels
 from glf.sharding import shard
+from machine import peak
 
 Array = NDArray[np.uint8]
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
@@ -337,6 +340,12 @@ def test_arrays_that_are_not_images(tmp_path: Path, array: NDArray[np.generic], 
         ({"labels": np.zeros(4)}, "type float64"),
         ({"labels": np.array([0, 1, -2, 0])}, "label -2"),
         ({"labels": np.array([0, 1, 2, 0]), "classes": np.array(["a", "b"])}, "label 2, but only 2 classes"),
+        ({"labels": np.array([0, 1, 2**40, 0])}, "label 1099511627776, but at most 1,000,000 classes"),
+        ({"labels": np.array([0, 1, 2**63, 0], np.uint64)}, "label 9223372036854775808, but at most"),
+        ({"labels": np.arange(4), "test_labels": np.array(["cat", "dog"])}, "labels of type <U3"),
+        ({"labels": np.arange(4), "test_labels": np.array([0, 2**40])}, "label 1099511627776, but at most"),
+        ({"labels": np.arange(4), "test_labels": np.array(7)}, "a.npz is not an .npz file of images: "),
+        ({"labels": np.arange(4), "classes": np.array("cat")}, "a.npz is not an .npz file of images: "),
     ],
 )
 def test_labels_that_do_not_fit(tmp_path: Path, arrays: dict[str, NDArray[np.generic]], message: str) -> None:
@@ -363,6 +372,59 @@ def test_npz_with_other_names_and_broken_files(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="its content is that of another kind of file, memmap"):
         load_images(str(tmp_path / "renamed.npz"))
     gc.collect()  # while the warning about it is ignored
+
+
+def with_header(path: Path, header: str, data: bytes = b"") -> None:
+    """An array of this header, as a file or as the only member of an archive."""
+    text = header.encode().ljust(118) + b"\n"
+    content = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + data
+    if path.suffix == ".npy":
+        path.write_bytes(content)
+        return
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("images.npy", content)
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # numpy leaves a damaged archive open
+@pytest.mark.parametrize("name", ["a.npz", "a.npy"])
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (8000000, 32, 32)}",  # 8 GB
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (9000000000000000000, 9, 9)}",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (-1, 32, 32)}",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (4, 32, 32",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': '4'}",
+        "{'descr': 'cats', 'fortran_order': False, 'shape': (4, 32, 32)}",
+        "(" * 110,
+    ],
+)
+def test_damaged_headers_are_refused_in_one_line_without_memory(tmp_path: Path, name: str, header: str) -> None:
+    with_header(tmp_path / name, header, bytes(4096))
+    with peak() as memory, pytest.raises(ValueError, match=rf"{name} is not an") as error:
+        load_images(str(tmp_path / name))
+    assert "\n" not in str(error.value)
+    assert memory.bytes < 2**26
+    gc.collect()
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # numpy leaves a damaged archive open
+def test_an_encrypted_archive_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", images=np.zeros((4, 8, 8), np.uint8))
+    data = bytearray((tmp_path / "a.npz").read_bytes())
+    for signature, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        data[data.index(signature) + flags] |= 1
+    (tmp_path / "a.npz").write_bytes(data)
+    with pytest.raises(ValueError, match=r"a\.npz is not an .npz file of images: .*encrypted"):
+        load_images(str(tmp_path / "a.npz"))
+    gc.collect()
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a.npy", "a.tar"])
+def test_a_pipe_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(OSError, match="not a regular file"):
+        load_images(str(tmp_path / name))
 
 
 # --- mistakes

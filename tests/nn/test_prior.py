@@ -148,12 +148,20 @@ def holes() -> np.ndarray:
         (np.ones((119, 3)), r"has shape \(119, 3\): it needs one row for each of 120 images"),
         (np.ones(120), r"has shape \(120,\): it needs one row for each of 120 images"),
         (holes(), "has values that are not finite"),
-        (np.full((120, 3), "a"), "is no single array of numbers"),
+        (np.full((120, 3), "a"), "is no array of numbers"),
         (np.full((120, 3), None), "cannot be read as an .npy"),  # objects would need unpickling
         (b"", "cannot be read as an .npy"),
         (b"no array", "cannot be read as an .npy"),
+        (
+            b"\x93NUMPY\x01\x00\x46\x00" + b"{'descr': '<f8', 'fortran_order': False, 'shape': (120, 3".ljust(70),
+            "an .npy: ",
+        ),
+        (
+            b"\x93NUMPY\x01\x00\x46\x00" + b"{'descr': '<f8', 'fortran_order': False, 'shape': (-9, 3)}".ljust(70),
+            "an .npy: ",
+        ),
     ],
-    ids=["count", "flat", "nan", "text", "objects", "empty", "garbage"],
+    ids=["count", "flat", "nan", "text", "objects", "empty", "garbage", "unfinished header", "negative shape"],
 )
 def test_files_that_are_not_a_prior(images, tmp_path, content, message):
     path = tmp_path / "features.npy"
@@ -167,7 +175,7 @@ def test_a_missing_file_and_an_archive(images, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no prior at .*features\.npy"):
         prior(f"file:{tmp_path / 'features.npy'}", images, cache=tmp_path)
     np.savez(tmp_path / "features.npz", rows=np.ones((120, 3)))
-    with pytest.raises(ValueError, match="is no single array of numbers"):
+    with pytest.raises(ValueError, match="another kind of file, NpzFile"):
         prior(f"file:{tmp_path / 'features.npz'}", images, cache=tmp_path)
 
 

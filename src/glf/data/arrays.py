@@ -3,20 +3,19 @@
 import gzip
 import hashlib
 import io
-import zipfile
-import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from glf.data.source import MissingSplit, Source
-
-Loaded = TypeVar("Loaded")
+from glf.data.files import MAX_BYTES
+from glf.data.npy import array_of, explain_bad_array, load_array
+from glf.data.source import MAX_CLASSES, MissingSplit, Source
+from glf.files import read_regular
 
 # split -> names of its images and labels, for each convention in use; the first one found in the file counts
 CONVENTIONS: tuple[dict[str, tuple[str, str]], ...] = (
@@ -24,7 +23,6 @@ CONVENTIONS: tuple[dict[str, tuple[str, str]], ...] = (
     {"train": ("x_train", "y_train"), "test": ("x_test", "y_test")},
     {"train": ("images", "labels"), "test": ("test_images", "test_labels")},
 )
-INVALID = (ValueError, EOFError, zipfile.BadZipFile, zlib.error)  # raised by numpy for a file that is not an array
 BLOCK = 1024  # images hashed at a time, so that a memory-mapped array never has to fit in memory
 
 
@@ -72,63 +70,51 @@ def as_png(pixels: NDArray[np.uint8]) -> bytes:
 def read_npz(path: Path, split: str) -> Arrays:
     """Read one split of an .npz file (``all`` is ``train``); an array of strings ``classes`` names the labels."""
     split = "train" if split == "all" else split
-    try:
-        with _load(path, np.lib.npyio.NpzFile) as archive:
-            names = next((c for c in CONVENTIONS if c["train"][0] in archive), None)
-            if names is None:
-                expected = ", ".join(repr(c["train"][0]) for c in CONVENTIONS)
-                raise ValueError(f"it has the arrays {sorted(archive)}, but none of {expected}")
-            splits = [s for s, (images, _) in names.items() if images in archive]
-            if split not in splits:
-                raise MissingSplit(f"{path} has no split {split!r}, it has {', '.join(splits)}")
-            images, labels = names[split]
-            pixels = as_pixels(archive[images])
-            if labels not in archive:
-                return Arrays(pixels=pixels, targets=np.full(len(pixels), -1, np.int64), classes=())
-            targets = as_targets(archive[labels], len(pixels))
-            if "classes" in archive:
-                classes = tuple(str(name) for name in archive["classes"])
-                if len(targets) and targets.max() >= len(classes):
-                    raise ValueError(f"label {targets.max()}, but only {len(classes)} classes")
-            else:  # counted over both splits, because one may lack the last class
-                tops = [int(archive[n].max()) for _, n in names.values() if n in archive and archive[n].size]
-                classes = tuple(str(i) for i in range(max(tops) + 1))
-            return Arrays(pixels=pixels, targets=targets, classes=classes)
-    except INVALID as error:
-        raise ValueError(f"{path} is not an .npz file of images: {error}") from error
+    with explain_bad_array(f"{path} is not an .npz file of images"), load_array(path, np.lib.npyio.NpzFile) as archive:
+        names = next((c for c in CONVENTIONS if c["train"][0] in archive), None)
+        if names is None:
+            expected = ", ".join(repr(c["train"][0]) for c in CONVENTIONS)
+            raise ValueError(f"it has the arrays {sorted(archive)}, but none of {expected}")
+        splits = [s for s, (images, _) in names.items() if images in archive]
+        if split not in splits:
+            raise MissingSplit(f"{path} has no split {split!r}, it has {', '.join(splits)}")
+        images, labels = names[split]
+        pixels = as_pixels(array_of(archive, images))
+        if labels not in archive:
+            return Arrays(pixels=pixels, targets=np.full(len(pixels), -1, np.int64), classes=())
+        targets = as_targets(array_of(archive, labels), len(pixels))
+        if "classes" in archive:
+            classes = tuple(str(name) for name in array_of(archive, "classes"))
+            if len(targets) and targets.max() >= len(classes):
+                raise ValueError(f"label {targets.max()}, but only {len(classes)} classes")
+        else:  # counted over both splits, because one may lack the last class
+            others = [array_of(archive, n) for _, n in names.values() if n in archive and n != labels]
+            tops = [int(as_targets(other, len(other)).max()) for other in others if other.size]
+            classes = tuple(str(i) for i in range(max([int(targets.max()), *tops]) + 1))
+        return Arrays(pixels=pixels, targets=targets, classes=classes)
 
 
 def read_npy(path: Path, split: str) -> Arrays:
     """Read an .npy file as an unlabelled training split; memory-mapped if it is uint8 with the channels last."""
     if split not in ("train", "all"):
         raise MissingSplit(f"{path} has no split {split!r}, it has train")
-    try:
-        pixels = as_pixels(_load(path, np.ndarray))
-    except INVALID as error:
-        raise ValueError(f"{path} is not an .npy file of images: {error}") from error
+    with explain_bad_array(f"{path} is not an .npy file of images"):
+        pixels = as_pixels(load_array(path, np.ndarray))
     return Arrays(pixels=pixels, targets=np.full(len(pixels), -1, np.int64), classes=())
-
-
-def _load(path: Path, kind: type[Loaded]) -> Loaded:
-    """Load with numpy, which goes by the content: a renamed file may turn out to be of another kind."""
-    found = np.load(path, mmap_mode="r", allow_pickle=False)
-    if not isinstance(found, kind):
-        if isinstance(found, np.lib.npyio.NpzFile):
-            found.close()
-        raise ValueError(f"its content is that of another kind of file, {type(found).__name__}")
-    return found
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
     """Read an array of bytes in MNIST's idx format, gzipped or not."""
-    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    if data[:3] != b"\x00\x00\x08" or len(data) < 4 + 4 * data[3]:
-        raise ValueError(f"{path} is not an idx file of bytes: it begins with {data[:4]!r}")
-    shape = np.frombuffer(data, ">u4", count=data[3], offset=4)
-    values = np.frombuffer(data, np.uint8, offset=4 + 4 * data[3])
-    if values.size != shape.prod(dtype=np.int64):
-        raise ValueError(f"{path} should hold {shape.tolist()} values, but holds {values.size}")
-    return values.reshape(shape)
+    with explain_bad_array(f"{path} is not an idx file of bytes"):
+        data = read_regular(path, MAX_BYTES)
+        data = gzip.decompress(data) if path.suffix == ".gz" else data
+        if data[:3] != b"\x00\x00\x08" or len(data) < 4 + 4 * data[3]:
+            raise ValueError(f"it begins with {data[:4]!r}")
+        shape = np.frombuffer(data, ">u4", count=data[3], offset=4)
+        values = np.frombuffer(data, np.uint8, offset=4 + 4 * data[3])
+        if values.size != shape.prod(dtype=np.int64):
+            raise ValueError(f"it should hold {shape.tolist()} values, but holds {values.size}")
+        return values.reshape(shape)
 
 
 def as_pixels(array: NDArray[Any]) -> NDArray[np.uint8]:
@@ -162,4 +148,6 @@ def as_targets(labels: NDArray[Any], count: int) -> NDArray[np.int64]:
         raise ValueError(f"labels of type {labels.dtype} and shape {labels.shape}; expected {count} integers")
     if labels.min() < -1:
         raise ValueError(f"label {labels.min()}; expected 0 and up, or -1 for none")
+    if labels.max() >= MAX_CLASSES:
+        raise ValueError(f"label {labels.max()}, but at most {MAX_CLASSES:,} classes: number them from 0")
     return labels.astype(np.int64)

@@ -1,8 +1,14 @@
 """Batches of an image set: which images in which order, read by how many worker processes."""
 
+import multiprocessing
+import os
 import shutil
 import signal
+import threading
 from collections.abc import Iterator
+from functools import partial
+from multiprocessing.connection import Connection
+from multiprocessing.util import Finalize
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -12,6 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from glf.data.images import ImageSet, Storage
+from glf.data.shards.fetch import end_programs, forget_programs
 from glf.device import MAX_WORKERS, cores
 from glf.types import Batch
 
@@ -134,7 +141,7 @@ def whole_batch_loader(
     more waiting batches do not help. (torch gives each worker one thread.)
     """
     ahead = max(1, min(4, shared_memory() // max(1, workers * batch_bytes)))
-    return DataLoader(
+    return BatchLoader(
         dataset,
         sampler=sampler,
         batch_size=None,
@@ -142,14 +149,57 @@ def whole_batch_loader(
         pin_memory=pin,
         persistent_workers=workers > 0,
         prefetch_factor=ahead if workers else None,
-        worker_init_fn=ignore_signals if workers else None,
     )
 
 
-def ignore_signals(worker: int) -> None:
-    """Ignore Ctrl-C and SIGTERM, which reach all processes of a group: the training process saves its state first."""
+class BatchLoader(DataLoader[Batch]):
+    """A loader that says whether somebody waits for it, and whose workers end when they are told to."""
+
+    def __init__(self, dataset: Dataset[Batch], **options: Any) -> None:
+        self.waiting = False  # True while a batch is being waited for: training is between two steps
+        told, self._tell = multiprocessing.Pipe(duplex=False)
+        super().__init__(dataset, worker_init_fn=partial(begin_worker, told), **options)
+
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+        return _Waiting(self, super().__iter__())
+
+    def end_workers(self) -> None:
+        """End the workers within a second, even those that wait for a server; torch would wait five for each."""
+        self._tell.send_bytes(b"end")
+
+
+class _Waiting(Iterator[Batch]):
+    def __init__(self, loader: BatchLoader, batches: Iterator[Batch]) -> None:
+        self.loader, self.batches = loader, batches
+
+    def __next__(self) -> Batch:
+        self.loader.waiting = True
+        try:
+            return next(self.batches)
+        finally:
+            self.loader.waiting = False
+
+
+def begin_worker(told: Connection, worker: int) -> None:
+    """Prepare a worker process: it lives as long as the training process, and no longer.
+
+    It ignores Ctrl-C and SIGTERM, which reach all processes of a group: the training process saves its state first.
+    """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    forget_programs()
+    Finalize(None, end_programs, exitpriority=1)
+    threading.Thread(target=_end_with_training, args=(told,), daemon=True).start()
+
+
+def _end_with_training(told: Connection) -> None:
+    """End this process when it is told to or its parent has ended, even in the middle of reading."""
+    parent = multiprocessing.parent_process()
+    while not told.poll(0.5):
+        if parent is not None and not (parent.is_alive() and os.getppid() == parent.pid):
+            break
+    end_programs()
+    os._exit(0)  # torch takes any other code for a crash
 
 
 @runtime_checkable

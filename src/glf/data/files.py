@@ -15,9 +15,12 @@ from numpy.typing import NDArray
 from glf.data.decode import EXTENSIONS, VERSION
 from glf.data.source import UNREAD, MissingSplit, Skipped, Source
 from glf.data.tar import tar_members, why_unusable
+from glf.files import open_regular
+from glf.ui import SlowWork
 
 MAX_BYTES = 2**30  # of a file; no image that is decoded takes as many, even without compression
 TEST_FOLDERS = ("test", "val", "valid", "validation")  # the first of these next to `train` is the test split
+SYSTEM = ("/proc", "/sys")  # their files are made when they are read, and their links lead everywhere
 SAMPLED = 16  # files with content that enters the key
 
 
@@ -110,7 +113,7 @@ class Files(Source):
         entry = self.entries[i]
         if entry.size > MAX_BYTES:
             raise ValueError(f"a file of {entry.size:,} bytes, more than {MAX_BYTES:,}")
-        with self._file(entry).open("rb") as file:
+        with open_regular(self._file(entry)) as file:
             file.seek(entry.offset or 0)
             data = file.read(entry.size)
             size = os.fstat(file.fileno()).st_size if entry.offset is None else len(data)
@@ -144,6 +147,8 @@ def list_files(path: Path, split: str, *, test_folders: Collection[str] = TEST_F
     and there are at least two. Classes are numbered over both splits, so that a target means the same class in both
     even if one split lacks a class.
     """
+    if path.is_dir() and os.stat(path).st_dev in _system_devices():
+        raise ValueError(f"{path} holds no files, but what the system says about itself: give a folder of images")
     listing = _Folder(path) if path.is_dir() else _Tar(path)
     tops = listing.folders("")
     prefixes = {"all": ""} if split == "all" else {"train": ""}
@@ -201,6 +206,7 @@ class _Folder:
         vanished items are added to ``skipped``.
         """
         pending, links, seen = [prefix], list[str](), set[tuple[int, int]]()
+        system, slow = _system_devices(), SlowWork(f"listing {self.root}", "image")
         while pending or links:
             at = pending.pop() if pending else links.pop(0)
             try:
@@ -210,6 +216,9 @@ class _Folder:
                 self._skip(at, error)
                 continue
             if (status.st_dev, status.st_ino) in seen:
+                continue
+            if status.st_dev in system:
+                self.skipped.append(Skipped(at, "a folder of the system, not of files"))
                 continue
             seen.add((status.st_dev, status.st_ino))
             for item in items:
@@ -222,6 +231,7 @@ class _Folder:
                         self._skip(at + item.name, error)
                         continue
                     if stat.S_ISREG(status.st_mode):
+                        slow.advance()
                         yield Entry(at + item.name, status.st_size, status.st_mtime_ns)
 
     def _visible(self, prefix: str) -> list[os.DirEntry[str]]:
@@ -230,6 +240,11 @@ class _Folder:
 
     def _skip(self, name: str, error: OSError) -> None:
         self.skipped.append(Skipped(name, UNREAD + (error.strerror or str(error))))
+
+
+def _system_devices() -> set[int]:
+    """Return the devices that SYSTEM is on, unless they are those of ordinary files."""
+    return {os.stat(name).st_dev for name in SYSTEM if os.path.isdir(name)} - {os.stat("/").st_dev}
 
 
 def _is_folder(item: os.DirEntry[str]) -> bool:
@@ -265,7 +280,9 @@ def _members(path: Path, size: int, stamp: int) -> tuple[tuple[Entry, ...], tupl
     """
     found: dict[str, Entry] = {}
     skipped: dict[str, Skipped] = {}
+    slow = SlowWork(f"listing {path}", "member")
     for member in tar_members(path):
+        slow.advance()
         inside = PurePosixPath(member.name)
         hidden = any(part.startswith(".") and part != ".." for part in inside.parts)
         if hidden or member.isdir() or not _is_image(inside.name):

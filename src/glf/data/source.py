@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from glf.files import printable
 
 UNREAD = "cannot be read: "  # prefix of ``Skipped.why`` for a file that may be readable next time
+MAX_CLASSES = 1_000_000  # a larger label is a mistake; each class has a name, so it would exhaust the memory
 
 
 class MissingSplit(LookupError):  # noqa: N818 (a fact about the data, not always an error)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from glf.files import atomic_write, check_output, regular_file, sidecar
+from glf.files import atomic_write, check_output, first_line, regular_file, sidecar
 from glf.inference.common import check_csv, write_csv
 from glf.nn.feature_cache import write_npy
 from glf.result import write_file
@@ -51,8 +51,8 @@ def check_target(path: Path) -> None:
         check_output(path, _is_our_parquet)
     else:  # the paths are written first, so features without them are somebody else's
         check_output(path, lambda _: sidecar(path, "json").exists())
-        check_output(sidecar(path, "json"), lambda _: True)  # no other program uses such a name
-    check_output(skipped_file(path), lambda _: True)
+        check_output(sidecar(path, "json"), lambda file: '"model": ' in file.read_text(errors="replace"))
+    check_output(skipped_file(path), lambda file: "\t" in first_line(file))
 
 
 def skipped_file(path: Path) -> Path:

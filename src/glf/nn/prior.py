@@ -5,7 +5,7 @@ A training step then costs one n x n distance matrix for the prior, whatever the
 
 import hashlib
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from glf.config.base import nearest
 from glf.data.image_cache import cache_root
 from glf.data.images import ImageSet
+from glf.data.npy import explain_bad_array, load_array
 from glf.files import exclusive_lock
 from glf.nn.feature_cache import write_npy
 from glf.nn.features import extract
@@ -81,12 +82,10 @@ def prior_features(
 
 
 def _from_file(path: Path, count: int) -> np.ndarray:
-    try:
-        features: Any = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise ValueError(f"the prior {path} cannot be read as an .npy ({error})") from error
-    if not isinstance(features, np.ndarray) or not np.issubdtype(features.dtype, np.number):
-        raise ValueError(f"the prior {path} is no single array of numbers")
+    with explain_bad_array(f"the prior {path} cannot be read as an .npy"):
+        features: np.ndarray = load_array(path, np.ndarray)
+    if not np.issubdtype(features.dtype, np.number):
+        raise ValueError(f"the prior {path} is no array of numbers: it has values of type {features.dtype}")
     if features.ndim != 2 or features.shape[0] != count:
         raise ValueError(f"the prior {path} has shape {features.shape}: it needs one row for each of {count} images")
     return features

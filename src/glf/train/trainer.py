@@ -12,6 +12,7 @@ from lightning.fabric.plugins.io import TorchCheckpointIO
 
 from glf.checkpoint import load_checkpoint, save_checkpoint
 from glf.config.training import ResolvedPretrainConfig
+from glf.data.batches import BatchLoader
 from glf.device import accelerator
 
 _NOISE = (
@@ -41,7 +42,7 @@ def make_trainer(config: ResolvedPretrainConfig, callbacks: Sequence[L.Callback]
         precision=config.precision,
         max_epochs=config.epochs,
         max_steps=steps,
-        callbacks=list(callbacks),
+        callbacks=[*callbacks, _EndWorkers()],
         plugins=plugins,
         logger=False,
         enable_checkpointing=False,
@@ -60,6 +61,14 @@ def train_module(trainer: L.Trainer, module: L.LightningModule, resume: Path | N
         if trainer.interrupted:
             raise KeyboardInterrupt from None
         raise
+
+
+class _EndWorkers(L.Callback):
+    """Ends the workers of a run that fails or is stopped: one that waits for a server would outlive it."""
+
+    def on_exception(self, trainer: L.Trainer, module: L.LightningModule, exception: BaseException) -> None:
+        if isinstance(trainer.train_dataloader, BatchLoader):
+            trainer.train_dataloader.end_workers()
 
 
 class _AtomicIO(TorchCheckpointIO):

@@ -2,8 +2,10 @@
 
 import json
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +13,9 @@ from rich.console import Console
 
 from glf.config.inference import ShardConfig
 from glf.data.decode import StoredSize
-from glf.data.shards.index import is_stream, open_stream, parse_index
+from glf.data.shards.index import is_stream, open_stream
 from glf.data.shards.read import read_samples
+from glf.data.shards.schema import parse_index
 from glf.data.sources import load_images
 from glf.sharding import shard
 
@@ -83,6 +86,82 @@ def test_other_schemas_and_other_files_are_refused() -> None:
     for text in ("[]", "{", "{}", '{"schema": 1, "images": 3}'):
         with pytest.raises(ValueError, match=r"here is not a shards\.json written by glf shard"):
             parse_index(text, "here")
+
+
+def change(content: dict[str, Any], key: str, value: Any) -> None:
+    *outer, last = key.split(".")
+    for name in outer:
+        content = content[name]
+    content[last] = value
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("images", "96", "images is '96', expected a whole number from 1 to"),
+        ("images", 96.0, "images is 96.0, expected a whole number"),
+        ("images", True, "images is True, expected a whole number"),
+        ("images", 5 * 10**9, "shards is 8, and the rest says 416666667"),
+        ("images", 10**30, "images is 10+, expected"),
+        ("per_shard", 0, "per_shard is 0, expected"),
+        ("shards", 10**9, "shards is 1000000000, expected"),
+        ("shards", [8], r"shards is \[8\], expected"),
+        ("channels", 4, "channels is 4, expected 1 or 3"),
+        ("side", -28, "side is -28, expected null or a whole number"),
+        ("mean", "0.5", "mean is '0.5', expected a list of numbers"),
+        ("mean", [0.5, 0.5, 0.5], "mean is 3 channels, and the rest says 1 channels"),
+        ("std", [0.0], r"std is \[0.0\], expected"),
+        ("std", [float("nan")], r"std is \[nan\], expected"),
+        ("classes", 10, "classes is 10, expected a list of"),
+        ("classes", [], "labelled is True, and the rest says False"),
+        ("labelled", "yes", "labelled is 'yes', expected true or false"),
+        ("prior", "pixels", "prior is 'pixels', expected null or an object"),
+        ("prior.width", "6", "prior.width is '6', expected"),
+        ("prior.command", "rm", "unknown key 'prior.command'"),
+        ("image", 96, "unknown key 'image' - did you mean 'images'"),
+        ("seed", None, "seed is None, expected"),
+    ],
+)
+def test_an_index_is_checked_key_by_key(copied: Path, key: str, value: Any, message: str) -> None:
+    path = copied / "shards.json"
+    content = json.loads(path.read_text())
+    change(content, key, value)
+    path.write_text(json.dumps(content))
+    with pytest.raises(
+        ValueError, match=rf"shards\.json is not a shards\.json written by glf shard: .*{message}"
+    ) as error:
+        open_stream(str(copied))
+    assert "\n" not in str(error.value)
+
+
+def test_an_index_of_more_images_than_its_shards_can_hold_is_refused(copied: Path) -> None:
+    path = copied / "shards.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"images": 8 * 10**8, "per_shard": 10**8}))
+    with pytest.raises(
+        ValueError, match=r"shards\.json says that there are 800,000,000 images, but its shards have only"
+    ):
+        open_stream(str(copied))
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "x-{0..9999999999}.tar",
+        "{0..9999}{0..9999}{0..9999}",
+        "{a,b}" * 40,
+        "{a,b{0..9999999}}",
+        "{" * 5000 + "}" * 5000,
+    ],
+)
+def test_a_pattern_of_too_many_names_is_refused_before_it_is_expanded(pattern: str, tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text(f"http://host/{pattern}\n")
+    for data in (f"http://host/{pattern}", str(tmp_path / "list.txt")):
+        began = time.monotonic()
+        with pytest.raises(
+            ValueError, match=r"the pattern .* cannot be used: (it stands for more than|maximum recursion)"
+        ):
+            open_stream(data)
+        assert time.monotonic() - began < 2
 
 
 def test_the_digest_changes_with_any_field(few_images: str, tmp_path: Path, console: Console) -> None:

@@ -4,6 +4,7 @@ import functools
 import io
 import tarfile
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -16,7 +17,7 @@ from PIL import Image
 from rich.console import Console
 
 from glf.config.inference import ShardConfig
-from glf.data.shards import read
+from glf.data.shards import fetch
 from glf.data.shards.index import open_stream
 from glf.data.shards.read import BrokenShard, ShardSample, read_samples
 from glf.data.sources import load_images
@@ -160,7 +161,7 @@ class Server(SimpleHTTPRequestHandler):
 @pytest.fixture
 def served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """URL of the shards on a local server."""
-    monkeypatch.setattr(read, "PAUSE", 0.01)
+    monkeypatch.setattr(fetch, "PAUSE", 0.01)
     monkeypatch.setattr(Server, "requests", Counter())
     monkeypatch.setattr(Server, "breaks", Counter())
     server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Server, directory=str(folder)))
@@ -193,19 +194,96 @@ def test_a_broken_connection_is_retried_and_gives_every_sample_once(served: str,
     assert Server.requests["shard-000003.tar"] == 3
 
 
-def test_a_missing_shard_is_an_error_after_a_few_attempts(served: str) -> None:
-    with pytest.raises(
-        BrokenShard, match=r"cannot read the shard .*/shard-000099.tar \(4 attempts\): .*code 22; repair it"
-    ):
+def test_a_missing_shard_is_an_error_at_once(served: str, capsys: pytest.CaptureFixture[str]) -> None:
+    message = r"cannot read the shard http.*/shard-000099.tar: the server answered 404 File not found; repair it"
+    with pytest.raises(BrokenShard, match=message):
         list(read_samples(f"{served}/shard-000099.tar", 0))
-    assert Server.requests["shard-000099.tar"] == 4
-    with pytest.raises((ValueError, OSError), match=r"exit 22|does it exist"):
+    with pytest.raises(ValueError, match=r"cannot read http.*/elsewhere/shards\.json: the server answered 404"):
         open_stream(f"{served}/elsewhere/shards.json")
+    assert Server.requests == {"shard-000099.tar": 1, "shards.json": 1}
+    assert capsys.readouterr().err == ""
+
+
+def test_a_server_in_trouble_is_asked_again_with_a_word_each_time(
+    served: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Server, "do_GET", lambda self: self.send_error(500))
+    message = r"cannot read http.*/shards\.json \(4 attempts\): the server answered 500 Internal Server Error$"
+    with pytest.raises(ValueError, match=message):
+        open_stream(f"{served}/shards.json")
+    said = capsys.readouterr().err.splitlines()
+    why = f"{served}/shards.json: the server answered 500 Internal Server Error"
+    assert said == [f"{why}; attempt {n} of 4 follows" for n in (2, 3, 4)]
+
+
+def test_a_server_that_falls_silent_is_given_up(
+    served: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    released = threading.Event()
+
+    def half(self: Server) -> None:
+        data = (folder / "shard-000003.tar").read_bytes()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data[: len(data) // 2])
+        self.wfile.flush()
+        released.wait(30)
+
+    monkeypatch.setattr(Server, "do_GET", half)
+    monkeypatch.setattr(fetch, "SILENCE", 0.2)
+    with pytest.raises(BrokenShard, match=r"\(4 attempts\): nothing came for 0\.2 seconds; repair it"):
+        list(read_samples(f"{served}/shard-000003.tar", 3))
+    released.set()
+    assert capsys.readouterr().err.count("nothing came for 0.2 seconds; attempt") == 3
+
+
+def test_a_program_that_falls_silent_is_killed_with_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "SILENCE", 0.5)
+    monkeypatch.setattr(fetch, "ATTEMPTS", 1)
+    with pytest.raises(BrokenShard, match=r"nothing came for 0\.5 seconds"):
+        list(read_samples(f"pipe:sleep 60 & echo $! > {tmp_path}/child; wait", 0))
+    child = int((tmp_path / "child").read_text())
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{child}").exists() and " Z " not in Path(f"/proc/{child}/stat").read_text():
+        assert time.monotonic() < deadline, "it runs on"
+        time.sleep(0.05)
+
+
+def test_other_schemes_say_what_they_need(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ValueError, match=r"hdfs:// is not supported \(http://, .*, s3:// are\); .*'pipe:COMMAND'"):
+        open_stream("hdfs://host/x-{0..9}.tar")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for scheme, program in (("s3", "aws"), ("gs", "gsutil")):
+        with pytest.raises(ValueError, match=f"{scheme}:// needs the program {program}, which is not installed"):
+            open_stream(f"{scheme}://bucket/x-{{0..9}}.tar")
+        with pytest.raises(ValueError, match=f"{scheme}:// needs the program {program}"):
+            open_stream(f"{scheme}://bucket/shards.json")
+    assert capsys.readouterr().err == "", "nothing was tried again"
+    (tmp_path / "aws").write_text(
+        f'#!/bin/sh\n[ "$*" = "s3 cp s3://b/x.tar -" ] && /bin/cat {folder}/shard-000003.tar\n'
+    )
+    (tmp_path / "aws").chmod(0o700)
+    assert len(list(read_samples("s3://b/x.tar", 3))) == PER_SHARD
+    assert len(list(read_samples(f"file://{folder}/shard-000003.tar", 3))) == PER_SHARD
+
+
+def test_headers_without_end_are_damage(tmp_path: Path) -> None:
+    member = tarfile.TarInfo("name")
+    member.type, member.size = tarfile.GNUTYPE_LONGNAME, 512
+    chain = (member.tobuf(tarfile.USTAR_FORMAT) + b"name".ljust(512, b"\0")) * 3000
+    (tmp_path / "a.tar").write_bytes(chain + bytes(1024))
+    with pytest.raises(BrokenShard, match=r"a\.tar: extended headers that follow each other without end; repair"):
+        list(read_samples(str(tmp_path / "a.tar"), 0))
 
 
 def test_a_command_can_fetch_a_shard_and_its_failure_is_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read, "PAUSE", 0.01)
+    monkeypatch.setattr(fetch, "PAUSE", 0.01)
     stream = open_stream(f"pipe:cat {folder}/shard-{{000000..000007}}.tar")
     assert_same(epoch(batches(stream)), epoch(batches(open_stream(str(folder)))))
-    with pytest.raises(BrokenShard, match="code 3"):
-        list(read_samples(f"pipe:head -c 20000 {folder}/shard-000000.tar; exit 3", 0))
+    with pytest.raises(BrokenShard, match="the program that fetches it exited with code 3: no such bucket"):
+        list(read_samples(f"pipe:head -c 20000 {folder}/shard-000000.tar; echo no such bucket >&2; exit 3", 0))

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from glf.config.inference import ShardConfig
 from glf.data.files import list_files
-from glf.data.shards.index import ShardIndex
+from glf.data.shards.schema import ShardIndex
 from glf.data.sources import load_images
 from glf.nn.prior import prior_features
 from glf.sharding import shard

@@ -1,7 +1,9 @@
 """Training on WebDataset shards instead of a folder of images. Read the files in this order:
 
 - write.py: write a data set as shards, resuming after a kill.
-- index.py: shards.json, which describes a set of shards; turns ``--data`` into a ``ShardStream``.
+- schema.py: shards.json, which describes a set of shards.
+- index.py: turns ``--data`` into a ``ShardStream``.
+- fetch.py: the bytes of a file, a URL or a command, with retries.
 - read.py: read the samples of one shard; decode them to pixels, label and prior features.
 - loader.py: batches for training: assignment to workers, shuffling, exact resuming within an epoch.
 

@@ -1,4 +1,4 @@
-"""shards.json, which describes a set of shards, and the meaning of ``--data`` for shards.
+"""The meaning of ``--data`` for shards.
 
 ``--data`` is a folder with a shards.json, that file itself, a pattern with braces, a .txt list, a URL or a command.
 Without a shards.json, the first samples determine image size, normalisation and whether there are prior features.
@@ -6,103 +6,25 @@ Without a shards.json, the first samples determine image size, normalisation and
 
 import hashlib
 import io
-import json
 import os
-from dataclasses import asdict, dataclass, fields, replace
+import re
+import tarfile
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from glf.config.training import Labels
 from glf.data.decode import StoredSize, decode_as, needed_shape, quiet, side_limits
 from glf.data.images import statistics
-from glf.data.shards.read import (
-    BrokenShard,
-    ShardSample,
-    ShardStream,
-    is_command,
-    is_local,
-    read_samples,
-    webdataset,
-)
+from glf.data.shards.fetch import check_scheme, is_command, is_local, read_url
+from glf.data.shards.read import BrokenShard, ShardSample, ShardStream, read_samples, webdataset
+from glf.data.shards.schema import INDEX_FILE, MAX_INDEX, MAX_SHARDS, ShardIndex, parse_index, shard_name
 
-INDEX_SCHEMA = 1
-INDEX_FILE = "shards.json"
 UNNAMED_PRIOR = "unnamed"  # name of the prior of shards without a shards.json
+MAX_LIST = 2**28  # bytes of a list of shards
 INSPECTED_SAMPLES = 256  # of shards without a shards.json
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShardPrior:
-    """The prior of the features stored with the images."""
-
-    name: str  # pixels, timm:<model>, run:<directory>, file:<array>
-    width: int
-    digest: str  # of the features: differs for other weights of the same model
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShardIndex:
-    """The content of shards.json. All of it is known before the first shard is written."""
-
-    name: str  # data set that the shards were written from
-    split: str
-    key: str  # of that data set
-    images: int
-    per_shard: int  # images in each shard but the last
-    shards: int
-    seed: int  # of the order of the images
-    channels: int
-    side: int | None  # if all images are squares of one size
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    classes: tuple[str, ...]
-    labelled: bool  # every image has a label, and there is more than one class
-    prior: ShardPrior | None
-
-    def text(self) -> str:
-        return json.dumps({"schema": INDEX_SCHEMA, **asdict(self)}, indent=1) + "\n"
-
-    @property
-    def digest(self) -> str:
-        """16 hex digits that change whenever the shards or their order change."""
-        return hashlib.blake2b(self.text().encode(), digest_size=8).hexdigest()
-
-    @property
-    def in_last(self) -> int:
-        """Images in the last shard."""
-        return self.images - (self.shards - 1) * self.per_shard
-
-
-def shard_name(number: int) -> str:
-    """
-    >>> shard_name(12)
-    'shard-000012.tar'
-    """
-    return f"shard-{number:06d}.tar"
-
-
-def parse_index(text: str, source: str) -> ShardIndex:
-    """Parse the content of a shards.json; ``source`` is its path or URL, for error messages."""
-    try:
-        content: dict[str, Any] = json.loads(text)
-        schema = content.pop("schema")
-    except (ValueError, KeyError, AttributeError, TypeError):
-        raise ValueError(f"{source} is not a {INDEX_FILE} written by glf shard") from None
-    if schema != INDEX_SCHEMA:
-        raise ValueError(
-            f"{source} has schema {schema}; this version of glf reads {INDEX_SCHEMA}: write the shards again"
-        )
-    wrong = {field.name for field in fields(ShardIndex)} ^ content.keys()
-    if wrong:
-        raise ValueError(
-            f"{source} is not a {INDEX_FILE} written by glf shard: missing or unknown {', '.join(sorted(wrong))}"
-        )
-    prior = content.pop("prior")
-    content |= {name: tuple(content[name]) for name in ("mean", "std", "classes")}
-    return ShardIndex(**content, prior=None if prior is None else ShardPrior(**prior))
 
 
 def is_stream(data: str) -> bool:
@@ -119,13 +41,15 @@ def open_stream(data: str, *, size: int | None = None, labels: Labels = "auto") 
     """Open the shards that ``--data`` refers to. Without a shards.json, the first samples are inspected."""
     index = _index_url(data)
     if index is not None:
-        description = parse_index(_read_text(index), index)
+        description = parse_index(_text(read_url(index, MAX_INDEX), index), index)
         base = index[: -len(INDEX_FILE)]
         urls = tuple(base + shard_name(number) for number in range(description.shards))
-        _check_local(urls, data)
+        _check_urls(urls, data)
+        if is_local(index):
+            _check_plausible(description, urls, index)
         return _from_index(data, urls, description, size, labels)
     urls = tuple(_expanded(data))
-    _check_local(urls, data)
+    _check_urls(urls, data)
     return _from_samples(data, urls, size, labels)
 
 
@@ -137,37 +61,97 @@ def _index_url(data: str) -> str | None:
     return os.path.expanduser(data) if data.rsplit("/", 1)[-1] == INDEX_FILE else None
 
 
-def _read_text(url: str) -> str:
-    if is_local(url):
-        return Path(url).read_text()
-    with webdataset().gopen(url) as stream:
-        text: bytes = stream.read()
-    if not text:
-        raise ValueError(f"cannot read {url}: does it exist?")
-    return text.decode()
+def _text(content: bytes, url: str) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"{url} is not a text file") from None
 
 
 def _expanded(data: str) -> list[str]:
     """Expand braces; read a .txt list line by line. A list may name files and URLs, but never commands to execute."""
-    expand = webdataset().shardlists.expand_urls
     if not is_local(data) or not data.endswith(".txt"):
-        return [os.path.expanduser(url) for url in expand(data)]
-    lines = [line.strip() for line in Path(data).expanduser().read_text().splitlines()]
-    urls = [url for line in lines if line and not line.startswith("#") for url in expand(line)]
+        return _expand(data, data)
+    text = _text(read_url(os.path.expanduser(data), MAX_LIST), data)
+    lines = [line.strip() for line in text.splitlines()]
+    urls: list[str] = []
+    for line in lines:
+        if line and not line.startswith("#"):
+            urls += _expand(line, data)
+        if len(urls) > MAX_SHARDS:
+            raise ValueError(f"{data} lists more than {MAX_SHARDS:,} shards: write larger ones")
     commands = [url for url in urls if is_command(url)]
     if commands:
         raise ValueError(f"{data} contains a command ({commands[0]}): commands are only accepted in --data itself")
     if not urls:
         raise ValueError(f"{data} lists no shards")
-    return [os.path.expanduser(url) for url in urls]
+    return urls
 
 
-def _check_local(urls: tuple[str, ...], data: str) -> None:
+def _expand(pattern: str, data: str) -> list[str]:
+    """Expand the braces of a path or URL. The number of names is computed first, because it may be astronomical."""
+    try:
+        if sum(_names(part) for part in pattern.split("::")) > MAX_SHARDS:
+            raise ValueError(f"it stands for more than {MAX_SHARDS:,} shards")
+        return [os.path.expanduser(url) for url in webdataset().shardlists.expand_urls(pattern)]
+    except (ValueError, AssertionError, RecursionError) as error:
+        where = "" if pattern == data else f" in {data}"
+        if "pip install" in str(error):
+            raise
+        raise ValueError(f"the pattern {pattern!r:.120}{where} cannot be used: {error}") from None
+
+
+def _names(pattern: str) -> int:
+    """Return the number of names that a pattern with braces stands for, without making them.
+
+    >>> _names("a-{000..099}-{x,y{1..3}}.tar"), _names("{0..9999999999}")
+    (400, 10000000000)
+    """
+    names, depth, start = 1, 0, 0
+    for at, character in enumerate(pattern):
+        depth += (character == "{") - (character == "}")
+        if character == "{" and depth == 1:
+            start = at + 1
+        elif character == "}" and depth == 0:
+            inside = pattern[start:at]
+            limits = re.match(r"(-?\d{1,30})\.\.(-?\d{1,30})($|\.\.)", inside)
+            if limits:
+                names *= abs(int(limits[1]) - int(limits[2])) + 1
+            else:
+                names *= sum(_names(part) for part in _alternatives(inside))
+    return names
+
+
+def _alternatives(inside: str) -> list[str]:
+    """Split at commas that are not within further braces."""
+    parts, depth = [""], 0
+    for character in inside:
+        depth += (character == "{") - (character == "}")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
+
+
+def _check_urls(urls: tuple[str, ...], data: str) -> None:
     missing = [url for url in urls if is_local(url) and not os.path.isfile(url)]
     if missing:
         raise ValueError(
             f"{len(missing)} of the {len(urls)} shards of {data} do not exist, the first is {missing[0]} (a .txt file"
             " lists one shard per line)"
+        )
+    for one in {url.partition(":")[0]: url for url in urls}.values():  # each scheme once
+        check_scheme(one)
+
+
+def _check_plausible(index: ShardIndex, urls: tuple[str, ...], source: str) -> None:
+    """Raise ValueError if the shards are too small for so many images: each has a header and a block at least."""
+    size = sum(os.path.getsize(url) for url in urls)
+    if index.images > size // (2 * tarfile.BLOCKSIZE):
+        raise ValueError(
+            f"{source} says that there are {index.images:,} images, but its shards have only {size:,} bytes: write them"
+            " again with glf shard"
         )
 
 
@@ -229,6 +213,6 @@ def _prior_width(samples: list[ShardSample]) -> int | None:
         return None
     try:
         features = np.load(io.BytesIO(samples[0].prior or b""), allow_pickle=False)
-    except (ValueError, EOFError):
+    except Exception:  # a damaged header makes numpy raise almost anything
         return None
     return len(features) if features.ndim == 1 else None

@@ -3,13 +3,10 @@
 import hashlib
 import io
 import tarfile
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import Any, NamedTuple
-from urllib.parse import urlparse
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +14,12 @@ from numpy.typing import NDArray
 from glf.data.decode import EXTENSIONS, StoredSize, decode_as, quiet
 from glf.data.files import MAX_BYTES
 from glf.data.images import ImageSet, Storage, WorkerError
-from glf.data.source import Skipped
+from glf.data.shards.fetch import open_url, reason, wait_for_retry
+from glf.data.source import MAX_CLASSES, Skipped
+from glf.data.tar import BoundedHeader, why_damaged
 from glf.files import printable
 
-ATTEMPTS = 4  # to read a remote shard
-PAUSE = 0.5  # seconds before the second attempt; doubled before each further one
 SHARD_STRIDE = 2**32  # a sample's number is its shard's number times this, plus its position in the shard
-MAX_CLASSES = 1_000_000  # limit for labels of shards without a shards.json, so that no label can exhaust the memory
 
 
 class BrokenShard(WorkerError):  # noqa: N818 (named after what is broken)
@@ -57,16 +53,6 @@ def webdataset() -> Any:
     return module
 
 
-def is_command(url: str) -> bool:
-    """Whether webdataset would execute the URL. Parsed as it parses: any case, leading control characters ignored."""
-    return urlparse(url).scheme == "pipe"
-
-
-def is_local(url: str) -> bool:
-    """Whether it is a path, neither a URL nor a command."""
-    return not is_command(url) and "://" not in url
-
-
 def read_samples(url: str, shard: int) -> Iterator[ShardSample | Skipped]:
     """Yield the samples of a shard in order; ``shard`` is its number within the set. Samples without an image are
     yielded as ``Skipped``.
@@ -81,18 +67,16 @@ def read_samples(url: str, shard: int) -> Iterator[ShardSample | Skipped]:
                 yield sample
             return
         except Exception as error:
-            if attempt == ATTEMPTS or is_local(url):
+            if not wait_for_retry(url, error, attempt):
                 attempts = f" ({attempt} attempts)" if attempt > 1 else ""
-                why = printable(str(error) or type(error).__name__)
                 raise BrokenShard(
-                    f"cannot read the shard {printable(url)}{attempts}: {why}; repair it, then continue with --resume"
+                    f"cannot read the shard {printable(url)}{attempts}: {reason(error)}; repair it, then continue with"
+                    " --resume"
                 ) from None
-            time.sleep(PAUSE * 2 ** (attempt - 1))
 
 
 def _read_once(wds: Any, url: str, shard: int) -> Iterator[ShardSample | Skipped]:
-    stream = wds.gopen(url)
-    try:
+    with open_url(url) as stream:
         for position, members in enumerate(wds.tariterators.group_by_keys(_tar_files(stream, url))):
             name = f"{url.rsplit('/', 1)[-1]}/{members['__key__']}"
             ending = next((part for part in members if f".{part}" in EXTENSIONS), None)
@@ -102,21 +86,13 @@ def _read_once(wds: Any, url: str, shard: int) -> Iterator[ShardSample | Skipped
             else:
                 number = shard * SHARD_STRIDE + position
                 yield ShardSample(number, name, members[ending], members.get("cls"), members.get("prior.npy"))
-    except Exception as error:
-        with suppress(Exception):
-            stream.close()
-        code = getattr(stream, "status", None)  # of the program that fetches the shard: it knows the cause
-        raise OSError(f"{error}; the program that fetches it exited with code {code}" if code else error) from error
-    finally:
-        with suppress(Exception):  # closing a pipe early makes its program fail
-            stream.close()
 
 
-class _StrictHeader(tarfile.TarInfo):
+class _StrictHeader(BoundedHeader):
     """A tar header that must be valid: by default, Python's reader takes an invalid one for the end of the archive."""
 
     @classmethod
-    def frombuf(cls, buf: Any, encoding: str, errors: str) -> "_StrictHeader":
+    def frombuf(cls, buf: Any, encoding: str, errors: str) -> Any:
         try:
             return super().frombuf(buf, encoding, errors)
         except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
@@ -125,8 +101,15 @@ class _StrictHeader(tarfile.TarInfo):
             raise tarfile.ReadError("it is truncated" if len(buf) < tarfile.BLOCKSIZE else str(error)) from None
 
 
-def _tar_files(stream: Any, url: str) -> Iterator[dict[str, Any]]:
+def _tar_files(stream: io.BufferedIOBase, url: str) -> Iterator[dict[str, Any]]:
     """Yield the files of a tar, read sequentially, in the form that webdataset groups into samples."""
+    try:
+        yield from _members(stream, url)
+    except RecursionError as error:
+        raise tarfile.ReadError(why_damaged(error)) from None
+
+
+def _members(stream: io.BufferedIOBase, url: str) -> Iterator[dict[str, Any]]:
     with tarfile.open(fileobj=stream, mode="r|*", tarinfo=_StrictHeader) as tar:
         while (member := tar.next()) is not None:
             tar.members.clear()  # type: ignore[attr-defined]  # the list would grow with the archive

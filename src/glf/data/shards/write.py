@@ -12,7 +12,7 @@ from glf.data.arrays import as_png
 from glf.data.decode import header_size
 from glf.data.decode_all import BAR_FROM
 from glf.data.images import DecodeOnRead, ImageSet, statistics
-from glf.data.shards.index import INDEX_FILE, ShardIndex, ShardPrior, parse_index, shard_name
+from glf.data.shards.schema import INDEX_FILE, ShardIndex, ShardPrior, parse_index, shard_name
 from glf.files import atomic_write, exclusive_lock, remove_leftovers
 from glf.runfiles import SKIPPED
 
