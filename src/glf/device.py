@@ -24,7 +24,9 @@ def accelerator(device: str) -> str:
 
 def is_available(device: str) -> bool:
     """Whether torch can use this kind of device here."""
-    return {"gpu": torch.cuda.is_available, "mps": torch.backends.mps.is_available}.get(device, lambda: True)()
+    if device == "gpu":
+        return torch.cuda.is_available()
+    return device != "mps" or torch.backends.mps.is_available()
 
 
 def torch_device(device: str) -> str:
