@@ -231,7 +231,7 @@ def test_more_than_half_bad_is_an_error(classes: Path, tmp_path: Path) -> None:
         (classes / "boot" / f"bad{i:02}.jpg").touch()
     assert len(load_images(str(classes)).skipped) == 12  # exactly half
     (classes / "boot" / "bad12.jpg").write_text("text")
-    with pytest.raises(ValueError, match=r"more than half of the 25 .* are bad:\n  boot/bad00\.jpg: empty file\n"):
+    with pytest.raises(ValueError, match=r"more than half of the 25 .* bad: .*: boot/bad00\.jpg: empty file;"):
         load_images(str(classes))
     (tmp_path / "all").mkdir()
     (tmp_path / "all" / "one.png").touch()

@@ -78,7 +78,7 @@ for line in Path(sys.argv[1]).read_text().splitlines():
             with safe_open("backbone.safetensors", framework="pt") as file:
                 found = json.loads(file.metadata()["preprocessing"])
         elif case["format"] == "torchvision":
-            found = json.loads(Path("backbone.json").read_text())
+            found = json.loads(Path("backbone.pth.glf.json").read_text())
         found = {"mean": found.get("mean"), "std": found.get("std"), "size": found.get("centre_crop")}
         if case["format"] == "timm":
             again = {}
@@ -297,7 +297,7 @@ def test_a_full_disk_leaves_nothing(tmp_path, console):
 def test_out_may_be_a_file(tmp_path, console):
     run = saved(Backbone("small_resnet", channels=1, image_size=28), tmp_path)
     done = export(ExportConfig(run=run, format="safetensors", out=tmp_path / "mine.safetensors"), console)
-    assert (done.file, done.card) == (tmp_path / "mine.safetensors", tmp_path / "mine.md")
+    assert (done.file, done.card) == (tmp_path / "mine.safetensors", tmp_path / "mine.safetensors.glf.md")
     assert "load it without glf" in console.file.getvalue()
     assert load_backbone(done.file).describe() == load_backbone(run).describe(), "glf reads it too"
 

@@ -237,15 +237,14 @@ def _typed(settings: Mapping[str, str]) -> Settings:
 
 def _lists(evaluation: Settings) -> Settings:
     """Options that take several values may be given one, or some with commas: ``suite knn,linear``."""
-    several = {one.name for one in fields(EvaluateConfig) if isinstance(one.default, tuple)}
-    return {
-        name: [_value(part) for part in value.split(",")]
-        if isinstance(value, str)
-        else [value]
-        if name in several and not isinstance(value, list)
-        else value
-        for name, value in evaluation.items()
-    }
+    found = dict(evaluation)
+    for name in {one.name for one in fields(EvaluateConfig) if isinstance(one.default, tuple)} & found.keys():
+        value = found[name]
+        if isinstance(value, str):
+            found[name] = [_value(part) for part in value.split(",")]
+        elif not isinstance(value, list):
+            found[name] = [value]
+    return found
 
 
 def _value(text: str) -> Any:

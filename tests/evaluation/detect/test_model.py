@@ -199,10 +199,10 @@ def test_other_backbones_than_resnets_are_refused() -> None:
     [
         ({"detect_size": 0}, "detect_size must be at least 1, got 0"),
         ({"detect_regions": 1}, "detect_regions must be at least 2, got 1"),
-        ({"detect_lr": ()}, r"detect_lr must be above 0, got \(\)"),
+        ({"detect_lr": ()}, r"detect_lr needs at least one value, got \(\)"),
         ({"detect_lr": (0.1, -1.0)}, "detect_lr must be above 0"),
-        ({"detect_shrink": 1.5}, r"detect_shrink must be above 0 and at most 1, got 1\.5"),
-        ({"detect_freeze": 5}, "detect_freeze must be from 0 to 4, got 5"),
+        ({"detect_shrink": 1.5}, r"detect_shrink must be at most 1, got 1\.5"),
+        ({"detect_freeze": 5}, "detect_freeze must be at most 4, got 5"),
     ],
 )
 def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
