@@ -191,7 +191,7 @@ def test_a_shard_that_breaks_ends_the_run_in_one_line(made: Path, settings: Sett
         (place / path.name).write_bytes(path.read_bytes())
     with (place / "shard-000003.tar").open("r+b") as file:
         file.truncate(30_000)
-    message = r"cannot read the shard .*shard-000003.tar: .*continue with --resume"
+    message = r"cannot read the shard .*shard-000003.tar: .*had begun with --resume"
     with pytest.raises(BrokenShard, match=message) as error:
         pretrain(PretrainConfig(**{**settings, "data": str(place)}), console)
     assert len(str(error.value).splitlines()) == 1

@@ -158,5 +158,5 @@ def test_a_truncated_shard_is_one_line(workers: int, copied: Path) -> None:
     with pytest.raises(BrokenShard) as error:
         epoch(batches(stream, workers))
     assert str(error.value).startswith(f"cannot read the shard {copied / 'shard-000004.tar'}: ")
-    assert str(error.value).endswith("; repair it, then continue with --resume")
+    assert str(error.value).endswith("; repair it, and continue a run that had begun with --resume")
     assert len(str(error.value).splitlines()) == 1

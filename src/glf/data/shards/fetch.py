@@ -28,7 +28,7 @@ from glf.ui import say
 
 ATTEMPTS = 4  # to read something remote
 PAUSE = 0.5  # seconds before the second attempt; doubled before each further one
-SILENCE = 60.0  # seconds without a byte after which an attempt has failed
+SILENCE = 30.0  # seconds without a byte after which an attempt has failed
 PROGRAMS = {"gs": ("gsutil", "cat", "{url}"), "s3": ("aws", "s3", "cp", "{url}", "-")}  # what fetches which scheme
 _MAYBE_LATER = (408, 425, 429)  # answers below 500 that another attempt may change
 

@@ -58,6 +58,8 @@ def _index_url(data: str) -> str | None:
     path = Path(data).expanduser()
     if is_local(data) and path.is_dir():
         return str(path / INDEX_FILE)
+    if data.endswith("/") and not is_local(data) and not is_command(data):
+        return data + INDEX_FILE
     return os.path.expanduser(data) if data.rsplit("/", 1)[-1] == INDEX_FILE else None
 
 

@@ -70,8 +70,8 @@ def read_samples(url: str, shard: int) -> Iterator[ShardSample | Skipped]:
             if not wait_for_retry(url, error, attempt):
                 attempts = f" ({attempt} attempts)" if attempt > 1 else ""
                 raise BrokenShard(
-                    f"cannot read the shard {printable(url)}{attempts}: {reason(error)}; repair it, then continue with"
-                    " --resume"
+                    f"cannot read the shard {printable(url)}{attempts}: {reason(error)}; repair it, and continue a run"
+                    " that had begun with --resume"
                 ) from None
 
 
