@@ -33,6 +33,14 @@ CASES |= {
     for reading in ("calibrated", "paper")
     for covariance in ("batch", "running")
 }
+TARGETS = ("clean", "memory", "centre", "prior")
+CASES |= {
+    f"{m}+{c} {target}": (f"{m}+{c}", AdcOptions(target=target, perplexity=3.0, memory_size=5))
+    for m in ("simclr", "byol", "vicreg")
+    for c in ("dcm", "adc")
+    for target in TARGETS
+}
+CASES["simclr+lpm with bandwidths"] = "simclr+lpm", AdcOptions(prior_perplexity=3.0)
 CASES |= {f"simclr+adc at {at}": ("simclr+adc", AdcOptions(lpm_at=at)) for at in ("h", "bank")}
 WITH_GRADIENT = ("z", "r", "p", "scores", "maps", "generated", "prototypes")  # a teacher and a prior have none
 

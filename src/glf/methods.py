@@ -46,7 +46,9 @@ def _match(name: str) -> Callable[[AdcOptions], Term]:
 
 CONSTRAINTS: dict[str, Callable[[AdcOptions], Term]] = {
     "dcm": lambda o: o.nu * DCM(ramp_epochs=o.ramp_epochs, neighbours=NeighbourDistributions.from_options(o)),
-    "lpm": lambda o: o.upsilon * LPM(neighbours=NeighbourDistributions.from_options(o), at=o.lpm_at or "z"),
+    "lpm": lambda o: (
+        o.upsilon * LPM(neighbours=NeighbourDistributions.from_options(replace(o, target=None)), at=o.lpm_at or "z")
+    ),
     "adc": ADC.from_options,
     **{name: _match(name) for name in TARGET_DISTRIBUTIONS},
 }

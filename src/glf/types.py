@@ -29,6 +29,7 @@ class Views(NamedTuple):
     target: Tensor  # (batch,): for probes and supervised methods only
     indices: Tensor  # (batch,): positions in the data set
     prior: Tensor | None  # (batch, prior)
+    clean: Tensor | None = None  # the unaugmented images, like a view, where a term needs their embeddings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,7 @@ class Embeddings:
     r: Float[Tensor, "view batch prior"] | None = None  # output of a linear head on h, as wide as the prior's features
     p: Float[Tensor, "view batch dim"] | None = None  # output of the predictor
     teacher: Float[Tensor, "full batch dim"] | None = None  # EMA teacher's z of the full-size views, which come first
+    clean: Float[Tensor, "batch dim"] | None = None  # z of the unaugmented images, the teacher's if there is one
     generated: Float[Tensor, "view batch dim"] | None = None  # a generator's output for (detached) z
     maps: Float[Tensor, "view batch cell local"] | None = None  # projected cells of the feature map, row by row
     boxes: Float[Tensor, "view batch 4"] | None = None  # crops of the views: x0 y0 x1 y1, x0 > x1 when flipped
@@ -88,7 +90,7 @@ HALF = (torch.float16, torch.bfloat16)
 # Dimension of the batch in each field that the network produces; prototypes are parameters and have none.
 BATCH_DIM: dict[str, int | None] = {
     "z": 1, "h": 1, "r": 1, "p": 1, "teacher": 1, "generated": 1, "maps": 1, "boxes": 1, "scores": 1,
-    "target": 0, "indices": 0, "prior": 0,
+    "target": 0, "indices": 0, "prior": 0, "clean": 0,
     "prototypes": None,
 }  # fmt: skip
 LEARNT = ("z", "h", "r", "p", "generated", "maps", "scores", "prototypes")  # fields at which a loss has a gradient
@@ -99,6 +101,7 @@ _ADVICE = {
     "r": "pass r=... (a linear head's output, one (batch, prior) per view)",
     "p": "pass p=... (the predictor's output, one (batch, dim) per view)",
     "teacher": "pass teacher=... (the EMA teacher's output, one (batch, dim) per view)",
+    "clean": "pass clean=... (embeddings of the unaugmented images, one (batch, dim))",
     "target": "pass target=... (a class per image; in pretraining, data with labels)",
     "queue": "the transform FromQueue adds it",
     "codes": "the transform Codes adds it",

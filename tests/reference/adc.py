@@ -90,6 +90,40 @@ def lpm(log_dat: Tensor, log_pre: Tensor, reading: str) -> Tensor:
     return total / views / (n if reading == "calibrated" else 1)
 
 
+def bandwidth(distances: Vector, log_kernel: Callable[[Tensor], Tensor], perplexity: float) -> float:
+    """The factor of one anchor's distances to its neighbours that gives its distribution this perplexity."""
+    low, high = 1e-9, 1e9
+    for _ in range(200):
+        middle = math.sqrt(low * high)
+        kernel = [log_kernel(middle * d).exp() for d in distances]
+        p = [k / sum(kernel) for k in kernel]
+        wide = math.exp(-sum(float(x) * math.log(max(float(x), 1e-300)) for x in p)) > perplexity
+        low, high = (middle, high) if wide else (low, middle)
+    return middle
+
+
+def scaled_by_perplexity(
+    distances: Matrix, log_kernel: Callable[[Tensor], Tensor], perplexity: float
+) -> tuple[Tensor, list[float]]:
+    """Each anchor's distances, times its bandwidth; and the bandwidths."""
+    n, rows, factors = len(distances), [], []
+    for i in range(n):
+        s = bandwidth([distances[i][j] for j in others(i, n)], log_kernel, perplexity)
+        rows.append([s * distances[i][j] for j in range(n)])
+        factors.append(s)
+    return table(rows), factors
+
+
+def centres(u: Matrix, log_p: Matrix) -> Tensor:
+    found = []
+    for i in range(len(u)):
+        mean_of_others = [0.0] * len(u[i])
+        for j, p in zip(others(i, len(u)), log_p[i], strict=True):
+            mean_of_others = [m + p.exp() * x for m, x in zip(mean_of_others, u[j], strict=True)]
+        found.append(unit([x / 2 + m / 2 for x, m in zip(u[i], mean_of_others, strict=True)]))
+    return table(found)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Adc:
     """DCM, LPM and ADC from embeddings to the scalar, in either reading of the paper."""
@@ -101,6 +135,10 @@ class Adc:
     reading: str = "calibrated"
     covariance: str = "sphere"
     running: Tensor | None = None  # the average so far; None before the first batch
+    target: str = "own"
+    perplexity: float = 10.0
+    prior_power: float = 1.0
+    prior_perplexity: float | None = None
 
     def embedded(self, z: Tensor) -> Tensor:
         return torch.stack([table(unit(x) for x in view) for view in z]) if self.calibrated else z
@@ -146,18 +184,66 @@ class Adc:
             return self.student(mahalanobis(prior, ridged(sigma)), width)
         scale = mean(sigma[a][a] for a in range(width))
         distances = squared_distances(prior) / scale * self.prior_effective_dim / width
+        if self.prior_perplexity is not None:
+            distances = scaled_by_perplexity(distances, self.prior_kernel, self.prior_perplexity)[0]
         return self.student(distances, self.prior_effective_dim)
 
-    def dcm(self, z: Tensor, prior: Tensor | None = None) -> Tensor:
+    def prior_kernel(self, distance: Tensor) -> Tensor:
+        return log_student(scale_for_student(distance, self.rho, self.t_scale), self.rho, self.prior_effective_dim)
+
+    def target_of(self, held: Tensor, clean: Tensor | None, prior: Tensor | None) -> Tensor:
+        """The target that dat is moved towards, per view."""
+        if self.target == "own":
+            return self.cal(held)
+        if self.target == "prior":
+            own, pre, views = self.cal(held), self.pre(prior), []
+            for view in own:
+                products = [
+                    [p.exp() * q.exp() ** self.prior_power for p, q in zip(*rows, strict=True)]
+                    for rows in zip(view, pre, strict=True)
+                ]
+                views.append(table([(x / sum(row)).log() for x in row] for row in products))
+            return torch.stack(views)
+        u = table(unit(x) for x in clean)
+        log_p = self.clean_distributions(u)
+        if self.target == "centre":
+            log_p = self.clean_distributions(centres(u, log_p))
+        return torch.stack([log_p for _ in held])
+
+    def clean_distributions(self, u: Tensor) -> Tensor:
+        distances, _ = scaled_by_perplexity(squared_distances(u), log_gaussian, self.perplexity)
+        return log_distributions(entrywise(log_gaussian, distances))
+
+    def over_memory(self, z: Tensor, clean: Tensor, indices: Vector, entries: list[tuple[int, Vector]]) -> Tensor:
+        """DCM with the target ``memory``, whose entries are pairs of an image's index and its unit embedding."""
+        total = 0
+        for view in z:
+            for i, x in enumerate(view):
+                kept = [v for index, v in entries if index != int(indices[i])]
+                far = [sum((a - b) ** 2 for a, b in zip(unit(x), v, strict=True)) * self.effective_dim for v in kept]
+                t = [
+                    log_student(scale_for_student(d, self.rho, self.t_scale), self.rho, self.effective_dim) for d in far
+                ]
+                near = [sum((a - b) ** 2 for a, b in zip(unit(clean[i]), v, strict=True)) for v in kept]
+                s = bandwidth(near, log_gaussian, self.perplexity)
+                g = [log_gaussian(s * d).exp() for d in near]
+                for a, b in zip(g, t, strict=True):
+                    p = a / sum(g)
+                    total = total + p * (p.log() - (b.exp() / sum(x.exp() for x in t)).log())
+        return total / len(z) / len(z[0])
+
+    def dcm(self, z: Tensor, prior: Tensor | None = None, clean: Tensor | None = None, weighted: bool = True) -> Tensor:
         """Unweighted; with a prior, the entropies of its distributions weight the anchors."""
-        weight = None if prior is None else outlier_weight(self.pre(prior.detach()), self.reading)
-        return dcm(self.cal(z.detach()), self.dat(z, z.detach()), weight, self.reading)
+        prior = None if prior is None else prior.detach()
+        weight = outlier_weight(self.pre(prior), self.reading) if prior is not None and weighted else None
+        target = self.target_of(z.detach(), None if clean is None else clean.detach(), prior)
+        return dcm(target, self.dat(z, z.detach()), weight, self.reading)
 
     def lpm(self, z: Tensor, prior: Tensor) -> Tensor:
         return lpm(self.dat(z, z.detach()), self.pre(prior.detach()), self.reading)
 
-    def adc(self, z: Tensor, prior: Tensor, nu: float, upsilon: float) -> Tensor:
-        return nu * self.dcm(z, prior) + upsilon * self.lpm(z, prior)
+    def adc(self, z: Tensor, prior: Tensor, clean: Tensor | None = None, *, nu: float, upsilon: float) -> Tensor:
+        return nu * self.dcm(z, prior, clean) + upsilon * self.lpm(z, prior)
 
 
 def mahalanobis(z: Matrix, sigma: Tensor) -> Tensor:

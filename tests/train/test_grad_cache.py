@@ -14,8 +14,9 @@ from glf.methods import METHODS, parse
 from glf.nn.backbone import Backbone
 from glf.nn.heads import Heads
 from glf.nn.network import Network
+from glf.nn.norms import frozen_batch_statistics
 from glf.objective import Objective
-from glf.train.grad_cache import concatenate, embedding_gradients, frozen_batch_statistics, split_views
+from glf.train.grad_cache import concatenate, embedding_gradients, split_views
 from glf.train.run import pretrain
 from glf.types import Embeddings, Views
 

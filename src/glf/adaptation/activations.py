@@ -149,17 +149,20 @@ def batch_views(
 class EpochViews(EpochBatches):
     """Batches of one epoch as rows (image, first view, second view, ...): one cached view of each kind.
 
-    Like the order of the images, the views depend on seed and epoch only.
+    With ``clean``, the image as it is comes before its views. Like the order of the images, the views depend on seed
+    and epoch only.
     """
 
-    def __init__(self, *args: Any, views: int, kinds: int, **options: Any) -> None:
+    def __init__(self, *args: Any, views: int, kinds: int, clean: bool = False, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.views, self.kinds = views, kinds
+        self.views, self.kinds, self.clean = views, kinds, clean
 
     def __iter__(self) -> Generator[np.ndarray, None, None]:
         random = np.random.default_rng([self.seed, self.epoch, 1])
         rounds = random.integers(0, self.views // self.kinds, (len(self) * self.batch_size, self.kinds))
         columns = 1 + rounds * self.kinds + np.arange(self.kinds)  # column 0 is the image as it is
+        if self.clean:
+            columns = np.pad(columns, ((0, 0), (1, 0)))
         own = self.batch_size // self.world
         first = self.first[1] if self.epoch == self.first[0] else 0
         for number, indices in enumerate(super().__iter__(), start=first):
@@ -191,5 +194,7 @@ class ActivationReader(Dataset[Batch]):
 
 def activation_loader(reader: ActivationReader, batches: EpochViews, *, workers: int, pin: bool) -> DataLoader[Batch]:
     """Batches of activations; read by the training process itself unless there are workers."""
-    batch_bytes = batches.batch_size // batches.world * batches.kinds * reader.activations[0, 0].nbytes
+    batch_bytes = (
+        batches.batch_size // batches.world * (batches.kinds + batches.clean) * reader.activations[0, 0].nbytes
+    )
     return whole_batch_loader(reader, batches, batch_bytes=batch_bytes, workers=workers, pin=pin)

@@ -54,8 +54,10 @@ class Adaptation(Pretraining):
         if self.activations is None:
             return super()._views(batch)
         x = tuple(v.to(self.dtype, memory_format=_format(v)) for v in batch.images.unbind(1))
+        clean, x = (x[0], x[1:]) if "clean" in self.network.needs else (None, x)
         prior = None if batch.prior is None else batch.prior.to(self.dtype)
-        return Views(x, batch.images.new_zeros(len(x), len(batch.images), 4), batch.target, batch.indices, prior)
+        boxes = batch.images.new_zeros(len(x), len(batch.images), 4)
+        return Views(x, boxes, batch.target, batch.indices, prior, clean)
 
     def _loss(self, embeddings: Embeddings) -> Loss:
         loss = super()._loss(embeddings)

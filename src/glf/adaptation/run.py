@@ -171,6 +171,7 @@ def activation_batches(
         world,
         views=config.views,
         kinds=len(resolved.run.policy),
+        clean="clean" in inputs.needs,
     )
     reader = trunk_activations.ActivationReader(encoder.activations, inputs.images.targets, inputs.prior)
     pin = torch_device(config.device) == "cuda"

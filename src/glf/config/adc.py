@@ -9,6 +9,7 @@ TScale = Literal["printed", "scale", "matched"]
 Reading = Literal["calibrated", "paper"]
 CovarianceKind = Literal["sphere", "batch", "running"]
 LpmAt = Literal["z", "h", "bank"]
+Target = Literal["own", "clean", "memory", "centre", "prior"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,18 @@ class AdcOptions:
     lpm_at: LpmAt | None = None
     """What LPM reads: z, among the images of the batch; a linear head on the backbone's features, among the batch (h);
     or that head, among the prior's features of all images (bank). Default: z."""
+    target: Target | None = None
+    """Target of DCM: Gaussian distributions of z itself (own); of the embeddings of the unaugmented images, within the
+    batch (clean), over those of the last batches (memory), or of their neighbourhoods' centres (centre); or own,
+    multiplied by the prior's (prior). Default: own."""
+    perplexity: float | None = None
+    """Perplexity of the targets clean, memory and centre, which sets the bandwidth of each anchor; default: 10."""
+    memory_size: int | None = None
+    """Embeddings of unaugmented images that the target memory keeps; default: 4,096."""
+    prior_power: float | None = None
+    """Exponent of the prior's distributions in the target prior; default: 1."""
+    prior_perplexity: float | None = None
+    """Perplexity of the prior's distributions, which sets the bandwidth of each anchor; default: one scale for all."""
 
     def __post_init__(self) -> None:
         check_options(self)

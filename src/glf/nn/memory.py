@@ -111,6 +111,31 @@ class Queue(Memory):
         return before
 
 
+class CleanMemory(Memory):
+    """Embeddings of the last ``size`` images, newest first, and the images' positions in the data set, -1 for none."""
+
+    entries: Tensor
+    indices: Tensor
+
+    def __init__(self, size: int) -> None:
+        super().__init__("entries", "indices")
+        self.size = size
+
+    def forward(
+        self, u: Float[Tensor, "batch dim"], indices: Int[Tensor, " batch"]
+    ) -> tuple[Float[Tensor, "{self.size} dim"], Int[Tensor, "{self.size}"]]:
+        """Return the memory with this batch added; keep it (in training). An image is remembered once, the newest."""
+        if self.entries.numel() == 0:
+            self.entries = u.new_zeros(self.size, u.shape[1])
+            self.indices = indices.new_full((self.size,), -1)
+        entries = torch.cat((u.detach(), self.entries.to(u)))[: self.size]
+        before = torch.where(torch.isin(self.indices, indices), -1, self.indices)
+        remembered = torch.cat((indices, before))[: self.size]
+        if self.learning:
+            self.entries, self.indices = entries, remembered
+        return entries, remembered
+
+
 class Draws(Memory):
     """Random numbers inside a loss, seeded by the number of draws so far: all processes draw the same.
 

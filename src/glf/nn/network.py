@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from glf.nn.backbone import Backbone
 from glf.nn.cut import Tail
 from glf.nn.heads import Heads, Prototypes, mlp
+from glf.nn.norms import frozen_batch_statistics
 from glf.types import Embeddings, Views
 
 
@@ -89,7 +90,7 @@ class Network(nn.Module):
         self.faster = [torch.compile(self.backbone)]
 
     def forward(self, views: Views, with_teacher: bool = True) -> Embeddings:
-        """Return the fields that the objective needs; without the teacher's if the caller has them already."""
+        """Return the fields that the objective needs; without those without gradient if the caller has them already."""
         count, batch = len(views.x), len(views.indices)
         h, maps = self._encoded(views.x)
         z = _per_view(self.student[1](h), count)
@@ -104,6 +105,7 @@ class Network(nn.Module):
             teacher = _per_view(self.teacher(torch.cat(full)), len(full))
         if self.local is not None and maps is not None:
             maps = self.local(maps.flatten(0, 1)).reshape(count, batch, maps.shape[1], -1)
+        clean = self._clean(views) if "clean" in self.needs and with_teacher else None
         passed = {name: getattr(views, name) for name in PASSED if name in self.needs}
         return Embeddings(
             z=z,
@@ -111,12 +113,26 @@ class Network(nn.Module):
             r=None if self.relation is None else _per_view(self.relation(h), count),
             p=p,
             teacher=teacher,
+            clean=clean,
             generated=generated,
             maps=maps,
             scores=None if self.classifier is None else self.classifier(z),
             prototypes=None if self.prototypes is None else self.prototypes(),
             **passed,
         )
+
+    @torch.no_grad()
+    def _clean(self, views: Views) -> Tensor:
+        """z of the unaugmented images, the teacher's if there is one.
+
+        Batch normalisation uses the statistics of these images, as it uses those of the views, but does not remember
+        them: the running statistics stay those of the views.
+        """
+        assert views.clean is not None, "the training step adds it"
+        encoder = self.student if self.teacher is None else self.teacher.copy
+        with frozen_batch_statistics(encoder):
+            out: Tensor = encoder(views.clean)
+        return out
 
     def _encoded(self, x: tuple[Tensor, ...]) -> tuple[Tensor, Tensor | None]:
         """Features of all views, and the feature maps they were pooled from if a local projector needs them."""

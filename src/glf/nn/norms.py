@@ -1,7 +1,8 @@
 """Batch normalisation of a pretrained encoder: statistics of other images, and layers folded into convolutions."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, TypeGuard, TypeVar
 
@@ -24,6 +25,21 @@ M = TypeVar("M", bound=nn.Module)
 def batch_norms(model: nn.Module) -> list[_BatchNorm]:
     """The batch normalisation layers of a model."""
     return [layer for layer in model.modules() if isinstance(layer, _BatchNorm)]
+
+
+@contextmanager
+def frozen_batch_statistics(network: nn.Module) -> Iterator[None]:
+    """Freeze the running statistics of batch normalisation: what passes through the network does not count."""
+    layers = batch_norms(network)
+    before = [(layer.momentum, layer.num_batches_tracked) for layer in layers]
+    for layer in layers:
+        layer.momentum = 0.0
+        layer.num_batches_tracked = None if layer.num_batches_tracked is None else layer.num_batches_tracked.clone()
+    try:
+        yield
+    finally:
+        for layer, (momentum, tracked) in zip(layers, before, strict=True):
+            layer.momentum, layer.num_batches_tracked = momentum, tracked
 
 
 @torch.no_grad()

@@ -7,13 +7,11 @@ gradient. The cost is a second forward pass. Batch normalisation in the network 
 Reference: Gao et al. 2021, Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from glf.types import BATCH_DIM, LEARNT, Embeddings, Views
 
@@ -29,6 +27,7 @@ def split_views(views: Views, chunks: int) -> list[Views]:
             target=views.target[chunk],
             indices=views.indices[chunk],
             prior=None if views.prior is None else views.prior[chunk],
+            clean=None if views.clean is None else views.clean[chunk],
         )
         for chunk in slices
     ]
@@ -77,18 +76,3 @@ def embedding_gradients(loss: Tensor, batch: Embeddings, objective: nn.Module) -
     gradients = torch.autograd.grad(loss, [*leaves.values(), *own], allow_unused=True)
     at = {name: g for name, g in zip(leaves, gradients, strict=False) if g is not None}
     return EmbeddingGradients(at, [(p, g) for p, g in zip(own, gradients[len(leaves) :], strict=True) if g is not None])
-
-
-@contextmanager
-def frozen_batch_statistics(network: nn.Module) -> Iterator[None]:
-    """Freeze the running statistics of batch normalisation, so that the second pass does not count again."""
-    layers = [layer for layer in network.modules() if isinstance(layer, _BatchNorm)]
-    before = [(layer.momentum, layer.num_batches_tracked) for layer in layers]
-    for layer in layers:
-        layer.momentum = 0.0
-        layer.num_batches_tracked = None if layer.num_batches_tracked is None else layer.num_batches_tracked.clone()
-    try:
-        yield
-    finally:
-        for layer, (momentum, tracked) in zip(layers, before, strict=True):
-            layer.momentum, layer.num_batches_tracked = momentum, tracked

@@ -21,11 +21,12 @@ from glf.data.shards.loader import StreamSampler
 from glf.distributed import gather, rank, world_size
 from glf.measure.batch import NonFiniteTracker, embedding_statistics
 from glf.nn.backbone import Backbone
-from glf.nn.features import encode_all
+from glf.nn.features import encode_all, resize_to
 from glf.nn.network import Network
+from glf.nn.norms import frozen_batch_statistics
 from glf.objective import Method, Objective, gradient_shares
 from glf.train import optim
-from glf.train.grad_cache import concatenate, embedding_gradients, frozen_batch_statistics, split_views
+from glf.train.grad_cache import concatenate, embedding_gradients, split_views
 from glf.types import Batch, Embeddings, Loss, Views
 
 
@@ -82,7 +83,11 @@ class Pretraining(L.LightningModule):
         views = augment(batch, self.policy, self.image_size, generator, self.config.colours, **place)
         prior = None if views.prior is None else views.prior.to(self.dtype)
         x = tuple(x.to(self.dtype, memory_format=torch.channels_last) for x in views.x)
-        return views._replace(x=x, prior=prior)
+        clean = None
+        if "clean" in self.network.needs:
+            clean = resize_to(batch.images.to(self.dtype) / 255, self.image_size)
+            clean = clean.contiguous(memory_format=torch.channels_last)
+        return views._replace(x=x, prior=prior, clean=clean)
 
     def _step_in_chunks(self, views: Views) -> Loss:
         """A whole step including the optimizer's, with the activations of one chunk in memory at a time."""

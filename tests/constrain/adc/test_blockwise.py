@@ -5,7 +5,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from glf.constrain.adc import ADC, dcm, lpm, outlier_weight
-from glf.constrain.adc.blockwise import StudentKernel, divergences
+from glf.constrain.adc.blockwise import Given, Rows, StudentKernel, divergences
 from glf.constrain.adc.neighbours import NeighbourDistributions, entropy
 from glf.types import Embeddings
 from reference import draw
@@ -13,6 +13,10 @@ from reference import draw
 KERNEL, PRIOR_KERNEL = StudentKernel(10.5, 0.12), StudentKernel(7.0, 0.3)
 VIEWS, N = 2, 11
 BLOCKS = (1, 2, 5, 10, 11, 99)
+
+
+def given(prior: torch.Tensor) -> Given:
+    return Given(KERNEL, Rows(prior, PRIOR_KERNEL))
 
 
 def points() -> torch.Tensor:
@@ -44,7 +48,7 @@ def on_whole_matrices(y: torch.Tensor, prior: torch.Tensor) -> tuple[torch.Tenso
 @pytest.mark.parametrize("block", BLOCKS)
 def test_blocks_do_not_change_the_numbers(block):
     y, prior, weights = points(), draw(N, 4, seed=1), draw(2, VIEWS, N, seed=2)
-    found = divergences(y, KERNEL, prior, PRIOR_KERNEL, entropies=True, block_size=block)
+    found = divergences(y, given(prior), entropies=True, block_size=block)
     whole = on_whole_matrices(y, prior)
     for ours, theirs in zip(found, whole, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
@@ -61,16 +65,16 @@ def test_blocks_do_not_change_the_numbers(block):
 def test_each_part_has_its_own_gradient(part):
     """With a gradient at one of them only, the distributions of the other are not computed."""
     y, prior = points(), draw(N, 4, seed=1)
-    place = divergences(y, KERNEL, prior, PRIOR_KERNEL)._fields.index(part)
+    place = divergences(y, given(prior))._fields.index(part)
     ours, theirs = (
         torch.autograd.grad(values[place].sum(), y)[0]
-        for values in (divergences(y, KERNEL, prior, PRIOR_KERNEL, block_size=3), on_whole_matrices(y, prior))
+        for values in (divergences(y, given(prior), block_size=3), on_whole_matrices(y, prior))
     )
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
 def test_without_a_prior_there_is_calibration_only():
-    found = divergences(points(), KERNEL)
+    found = divergences(points(), Given(KERNEL))
     assert found.preservation is None
     assert found.entropy_pre is None
     assert found.entropy_cal is None
@@ -108,7 +112,7 @@ def test_no_tensor_grows_with_the_square_of_the_batch():
     n, block = 600, 7
     y, prior = draw(2, n, 4).requires_grad_(), draw(n, 3, seed=1)
     with Largest() as seen:
-        found = divergences(y, KERNEL, prior, PRIOR_KERNEL, block_size=block)
+        found = divergences(y, given(prior), block_size=block)
         (found.calibration.sum() + found.preservation.sum()).backward()
     assert seen.entries <= 2 * n * max(block, 4 + 2)
 
@@ -124,7 +128,7 @@ def test_a_large_batch_is_computed_in_blocks():
 def test_a_second_derivative_is_an_error():
     y = points()
     with pytest.raises(RuntimeError, match="once only"):
-        torch.autograd.grad(divergences(y, KERNEL).calibration.sum(), y, create_graph=True)
+        torch.autograd.grad(divergences(y, Given(KERNEL)).calibration.sum(), y, create_graph=True)
 
 
 def test_backward_may_be_called_inside_autocast():
@@ -139,4 +143,4 @@ def test_backward_may_be_called_inside_autocast():
 def test_gradcheck_of_preservation():
     """Calibration holds its Gaussian distributions fixed, which finite differences cannot do: see the loops."""
     y, prior = draw(2, 5, 3).requires_grad_(), draw(5, 4, seed=1)
-    assert torch.autograd.gradcheck(lambda y: divergences(y, KERNEL, prior, PRIOR_KERNEL, block_size=2).preservation, y)
+    assert torch.autograd.gradcheck(lambda y: divergences(y, given(prior), block_size=2).preservation, y)

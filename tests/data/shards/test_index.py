@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -153,15 +152,16 @@ def test_an_index_of_more_images_than_its_shards_can_hold_is_refused(copied: Pat
         "{" * 5000 + "}" * 5000,
     ],
 )
-def test_a_pattern_of_too_many_names_is_refused_before_it_is_expanded(pattern: str, tmp_path: Path) -> None:
+def test_a_pattern_of_too_many_names_is_refused_before_it_is_expanded(
+    pattern: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webdataset.shardlists.expand_urls", lambda urls: pytest.fail("expanded"))
     (tmp_path / "list.txt").write_text(f"http://host/{pattern}\n")
     for data in (f"http://host/{pattern}", str(tmp_path / "list.txt")):
-        began = time.monotonic()
         with pytest.raises(
             ValueError, match=r"the pattern .* cannot be used: (it stands for more than|maximum recursion)"
         ):
             open_stream(data)
-        assert time.monotonic() - began < 2
 
 
 def test_the_digest_changes_with_any_field(few_images: str, tmp_path: Path, console: Console) -> None:

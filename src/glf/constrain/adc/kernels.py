@@ -3,11 +3,17 @@
 Constant factors of a kernel do not matter: neighbours.py normalises the kernel values of each anchor to a distribution.
 """
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from glf.config.adc import TScale
+
+LOG_BANDWIDTHS = (-12.0, 12.0)  # range of the bandwidth's logarithm, relative to one over the anchor's mean distance
+NO_NEIGHBOUR = 1e30  # squared distance to an entry that does not count, such as the anchor itself
+HALVINGS = 24  # of that range: three digits more than float32 distances have
 
 
 def squared_distances(z: Float[Tensor, "*view sample dim"]) -> Float[Tensor, "*view sample sample"]:
@@ -24,6 +30,20 @@ def squared_distances(z: Float[Tensor, "*view sample dim"]) -> Float[Tensor, "*v
     z = z - z.mean(-2, keepdim=True).detach()
     square = z.pow(2).sum(-1)
     return (square.unsqueeze(-1) + square.unsqueeze(-2) - 2 * z @ z.transpose(-1, -2)).clamp_min(0)
+
+
+def distances_between(
+    points: Float[Tensor, "*view anchor dim"], entries: Float[Tensor, "entry dim"]
+) -> Float[Tensor, "*view anchor entry"]:
+    """Squared Euclidean distances of points to entries, both centred by the mean of the entries first.
+
+    >>> distances_between(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 0.0], [3.0, 4.0]])).tolist()
+    [[0.0, 25.0]]
+    """
+    centre = entries.mean(0).detach()
+    points, entries = points - centre, entries - centre
+    squares = points.pow(2).sum(-1, keepdim=True) + entries.pow(2).sum(-1)
+    return (squares - 2 * points @ entries.T).clamp_min(0)
 
 
 def log_gaussian(distances: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -65,3 +85,33 @@ def student_factor(rho: float, t_scale: TScale) -> float:
     0.6
     """
     return {"printed": (rho - 2) / rho, "scale": 1.0, "matched": rho / (rho - 2)}[t_scale]
+
+
+@torch.no_grad()
+def bandwidths(
+    distances: Float[Tensor, "anchor entry"], log_kernel: Callable[[Tensor], Tensor], perplexity: float
+) -> Float[Tensor, " anchor"]:
+    r"""Factor :math:`s_i` of each anchor's squared distances that gives its distribution a certain perplexity.
+
+    .. math:: \exp H(p_i) = \text{perplexity}, \quad p_i(j) \propto \exp \text{log\_kernel}(s_i D_{ij})
+
+    By bisection: the entropy falls as :math:`s_i` grows. Entries that do not count have the distance
+    `NO_NEIGHBOUR`. An anchor that cannot have the perplexity (fewer entries, or more copies of itself) gets the end of
+    the range that is nearest to it.
+
+    >>> s = bandwidths(torch.tensor([[1.0, 4.0, 9.0]]), log_gaussian, 2.0)
+    >>> p = log_gaussian(s.unsqueeze(1) * torch.tensor([[1.0, 4.0, 9.0]])).softmax(1)
+    >>> round(float((-p * p.log()).sum().exp()), 4)
+    2.0
+    """
+    counts = distances < NO_NEIGHBOUR
+    mean = (distances * counts).sum(-1) / counts.sum(-1).clamp_min(1)
+    unit = 1 / mean.clamp_min(torch.finfo(distances.dtype).tiny ** 0.5)
+    low, high = (torch.full_like(unit, end) for end in LOG_BANDWIDTHS)
+    wanted = torch.tensor(perplexity, dtype=distances.dtype).log()
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        log_p = log_kernel((unit * middle.exp()).unsqueeze(-1) * distances).log_softmax(-1)
+        flat = -(log_p.exp() * log_p).sum(-1) > wanted.to(distances.device)
+        low, high = torch.where(flat, middle, low), torch.where(flat, high, middle)
+    return unit * ((low + high) / 2).exp()

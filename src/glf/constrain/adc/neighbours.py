@@ -9,14 +9,25 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from glf.config.adc import AdcOptions, CovarianceKind, Reading, TScale
+from glf.config.adc import AdcOptions, CovarianceKind, Reading, Target, TScale
 from glf.config.base import nearest
-from glf.constrain.adc.blockwise import LOG_ZERO, Divergences, StudentKernel, divergences
-from glf.constrain.adc.kernels import log_gaussian, log_student, squared_distances, student_factor
-from glf.nn.memory import RunningCovariance, covariance_of
+from glf.constrain.adc.blockwise import LOG_ZERO, Divergences, Given, Rows, StudentKernel, divergences
+from glf.constrain.adc.kernels import (
+    NO_NEIGHBOUR,
+    bandwidths,
+    distances_between,
+    log_gaussian,
+    log_student,
+    squared_distances,
+    student_factor,
+)
+from glf.constrain.adc.targets import bandwidths_in_batch, clean_target
+from glf.nn.memory import CleanMemory, RunningCovariance, covariance_of
 from glf.similarity import off_diagonal
 from glf.terms import configuration
 from glf.types import Embeddings
+
+PERPLEXITY, MEMORY_SIZE, PRIOR_POWER = 10.0, 4_096, 1.0  # defaults of the options of the targets
 
 
 def normalise_over_others(log_kernel: Float[Tensor, "*view anchor anchor"]) -> Float[Tensor, "*view anchor other"]:
@@ -57,6 +68,9 @@ class NeighbourDistributions(torch.nn.Module):
     ``running`` is an exponential moving average. ``reading="paper"`` keeps what the paper prints: z as it is, an
     estimated covariance without gradient (``batch`` or ``running``), the full dimension, no 1/rho, and distributions
     normalised together with their anchor.
+
+    ``target`` selects what ``cal`` is computed from (targets.py). With ``prior_perplexity``, each anchor's ``pre`` has
+    a bandwidth of its own instead of one scale for all.
     """
 
     def __init__(
@@ -68,9 +82,16 @@ class NeighbourDistributions(torch.nn.Module):
         t_scale: TScale = AdcOptions.t_scale,
         reading: Reading = AdcOptions.reading,
         covariance: CovarianceKind | None = AdcOptions.covariance,
+        target: Target | None = AdcOptions.target,
+        perplexity: float | None = AdcOptions.perplexity,
+        memory_size: int | None = AdcOptions.memory_size,
+        prior_power: float | None = AdcOptions.prior_power,
+        prior_perplexity: float | None = AdcOptions.prior_perplexity,
     ) -> None:
         super().__init__()
-        for value, kind in ((t_scale, TScale), (reading, Reading), (covariance or "sphere", CovarianceKind)):
+        self.target: Target = target or "own"
+        named = ((t_scale, TScale), (reading, Reading), (covariance or "sphere", CovarianceKind), (self.target, Target))
+        for value, kind in named:
             if value not in get_args(kind):
                 raise ValueError(f"unknown {value!r}{nearest(value, get_args(kind))} (one of {get_args(kind)})")
         if rho <= 2:
@@ -83,6 +104,16 @@ class NeighbourDistributions(torch.nn.Module):
         if reading == "paper" and self.covariance == "sphere":
             raise ValueError("reading='paper' needs an estimated covariance: 'batch' or 'running', not 'sphere'")
         self.running = RunningCovariance() if self.covariance == "running" else None
+        self.perplexity, self.prior_perplexity = perplexity or PERPLEXITY, prior_perplexity
+        self.memory_size = memory_size or MEMORY_SIZE
+        self.prior_power = PRIOR_POWER if prior_power is None else prior_power
+        if min(self.perplexity, prior_perplexity or math.inf) <= 1:
+            raise ValueError(f"a perplexity must be above 1: {self.perplexity}, {prior_perplexity}")
+        if reading == "paper" and (self.target != "own" or prior_perplexity):
+            raise ValueError("reading='paper' has the target 'own' and no perplexities: they are not in its equations")
+        if self.target == "memory" and self.covariance != "sphere":
+            raise ValueError(f"the target 'memory' needs the covariance 'sphere', not {self.covariance!r}")
+        self.memory = CleanMemory(self.memory_size) if self.target == "memory" else None
 
     @classmethod
     def from_options(cls, options: AdcOptions) -> "NeighbourDistributions":
@@ -93,8 +124,14 @@ class NeighbourDistributions(torch.nn.Module):
         return configuration(self)
 
     def log_cal(self, e: Embeddings) -> Float[Tensor, "view anchor other"]:
-        """Gaussian kernel of z, as log-distributions without gradient: Eq. 11, left."""
-        return self._normalised(log_gaussian(self._distances(e))).detach()
+        """The target, as log-distributions over the batch without gradient; of ``own`` Eq. 11, left."""
+        rows = self._target(e)
+        if rows is None:
+            log_cal = self._normalised(log_gaussian(self._distances(e))).detach()
+            return (log_cal + self.prior_power * self.log_pre(e)).log_softmax(-1) if self.target == "prior" else log_cal
+        assert rows.bandwidth is not None
+        distances = rows.bandwidth.unsqueeze(1) * squared_distances(rows.points)
+        return self._normalised(log_gaussian(distances)).expand(len(e.z), -1, -1)
 
     def log_dat(self, e: Embeddings) -> Float[Tensor, "view anchor other"]:
         """Student-t kernel of z, as log-distributions: Eq. 11, right."""
@@ -105,20 +142,32 @@ class NeighbourDistributions(torch.nn.Module):
         """Student-t kernel of the prior's features, as log-distributions that all views share: Eq. 15."""
         prior = e.require("prior").detach()
         dim = self.prior_effective_dim if self.reading == "calibrated" else float(prior.shape[-1])
-        return e.cached(
-            (self, "pre"), lambda: self._student_distribution(squared_distances(self._prior_points(prior)), dim)
-        )
+
+        def compute() -> Tensor:
+            points = self._prior_points(prior)
+            bandwidth = self._prior_bandwidth(points)
+            distances = squared_distances(points)
+            return self._student_distribution(
+                distances if bandwidth is None else bandwidth.unsqueeze(1) * distances, dim
+            )
+
+        return e.cached((self, "pre"), compute)
 
     def divergences(self, e: Embeddings, *, entropies: bool = False) -> Divergences:
         """All that the calibrated terms need, in one pass over all pairs; computed once for DCM and LPM."""
 
         def compute() -> Divergences:
-            points = self._points(e.z)
+            of_z = self._points(e.z)
             slope = student_factor(self.rho, self.t_scale) / self.rho
             kernel = StudentKernel((self.rho + self.effective_dim) / 2, slope)
-            prior_kernel = StudentKernel((self.rho + self.prior_effective_dim) / 2, slope)
-            prior = None if e.prior is None else self._prior_points(e.prior.detach())
-            return divergences(points, kernel, prior, prior_kernel, entropies=entropies)
+            pre = None
+            if e.prior is not None:
+                points = self._prior_points(e.prior.detach())
+                prior_kernel = StudentKernel((self.rho + self.prior_effective_dim) / 2, slope)
+                pre = Rows(points, prior_kernel, self._prior_bandwidth(points))
+            power = self.prior_power if self.target == "prior" else 0.0
+            given = Given(kernel, pre, self._target(e), power)
+            return divergences(of_z, given, entropies=entropies)
 
         return e.cached((self, entropies), compute)
 
@@ -130,16 +179,34 @@ class NeighbourDistributions(torch.nn.Module):
     ) -> Float[Tensor, "view anchor entry"]:
         """Student-t kernel of rows in the prior's space with a bank of the prior's features, as log-distributions.
 
-        The scale is that of the bank. An anchor that is in the bank itself does not count.
+        The scale is that of the bank. An anchor that is in the bank itself does not count. The last of the rows are the
+        prior's, which determine the bandwidths if there are any.
         """
         scale = bank.var(0).mean().clamp_min(torch.finfo(bank.dtype).tiny).sqrt()
         factor = math.sqrt(self.prior_effective_dim / bank.shape[-1]) / scale
-        points, entries = (rows - bank.mean(0)) * factor, (bank - bank.mean(0)) * factor
-        distances = (points.pow(2).sum(-1, keepdim=True) + entries.pow(2).sum(-1) - 2 * points @ entries.T).clamp_min(
-            0
-        ) * student_factor(self.rho, self.t_scale)
-        log_kernel = log_student(distances, self.rho, self.prior_effective_dim)
-        return log_kernel.masked_fill(itself, LOG_ZERO).log_softmax(-1)
+        distances = distances_between((rows - bank.mean(0)) * factor, (bank - bank.mean(0)) * factor)
+        if self.prior_perplexity is not None:
+            near = distances[-1].detach().masked_fill(itself, NO_NEIGHBOUR)
+            distances = distances * bandwidths(near, self._log_prior_kernel, self.prior_perplexity).unsqueeze(1)
+        return self._log_prior_kernel(distances).masked_fill(itself, LOG_ZERO).log_softmax(-1)
+
+    def log_over_memory(self, e: Embeddings) -> tuple[Tensor, Tensor]:
+        """The target ``memory`` and ``dat`` over the memory's entries, as log-distributions; remembers the batch."""
+
+        def compute() -> tuple[Tensor, Tensor]:
+            assert self.memory is not None
+            u, indices = F.normalize(e.require("clean").detach(), dim=-1), e.require("indices")
+            entries, remembered = self.memory(u, indices)
+            ignored = (indices.unsqueeze(1) == remembered) | (remembered < 0)
+            near = distances_between(u, entries).masked_fill(ignored, NO_NEIGHBOUR)
+            near = near * bandwidths(near, log_gaussian, self.perplexity).unsqueeze(1)
+            scale = math.sqrt(self.effective_dim)
+            far = distances_between(self._points(e.z), entries * scale) * student_factor(self.rho, self.t_scale)
+            log_dat = log_student(far, self.rho, self.effective_dim).masked_fill(ignored, LOG_ZERO).log_softmax(-1)
+            log_cal = log_gaussian(near).masked_fill(ignored, LOG_ZERO).log_softmax(-1)
+            return log_cal.expand_as(log_dat), log_dat
+
+        return e.cached((self, "memory"), compute)
 
     def entropies(self, e: Embeddings) -> tuple[Tensor, Tensor, Tensor | None]:
         """Entropies of ``cal``, ``dat`` and, where there is a prior, ``pre``."""
@@ -150,6 +217,23 @@ class NeighbourDistributions(torch.nn.Module):
         assert found.entropy_cal is not None
         assert found.entropy_dat is not None
         return found.entropy_cal, found.entropy_dat, found.entropy_pre
+
+    def _target(self, e: Embeddings) -> Rows | None:
+        """Points of the target; None if it is computed from z."""
+        if self.target not in ("clean", "centre"):
+            return None
+        u = F.normalize(e.require("clean").detach(), dim=-1)
+        centre = self.target == "centre"
+        return e.cached((self, "target"), lambda: clean_target(u, self.perplexity, centre=centre))
+
+    def _prior_bandwidth(self, points: Float[Tensor, "anchor width"]) -> Float[Tensor, " anchor"] | None:
+        if self.prior_perplexity is None:
+            return None
+        return bandwidths_in_batch(points, self._log_prior_kernel, self.prior_perplexity)
+
+    def _log_prior_kernel(self, distances: Tensor) -> Tensor:
+        """Student-t kernel in the prior's space, of squared distances there."""
+        return log_student(distances * student_factor(self.rho, self.t_scale), self.rho, self.prior_effective_dim)
 
     def _distances(self, e: Embeddings) -> Float[Tensor, "view anchor anchor"]:
         return e.cached((self, "distances"), lambda: squared_distances(self._points(e.z)))
