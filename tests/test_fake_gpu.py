@@ -102,6 +102,11 @@ CASES |= {
     for reading in ("calibrated", "paper")
     for covariance in ("batch", "running")
 }
+CASES |= {
+    f"{spec} {target}": (spec, AdcOptions(target=target, perplexity=3.0, memory_size=9, prior_perplexity=3.0), {})
+    for spec in ("simclr+adc", "byol+dcm")
+    for target in ("clean", "memory", "centre", "prior")
+}
 CASES |= {f"simclr+adc at {at}": ("simclr+adc", AdcOptions(lpm_at=at), {}) for at in ("h", "bank")}
 CASES["mec by determinants"] = ("mec", AdcOptions(), {"order": 0})
 # Where a loss waits for the GPU, and why. A place that is not listed fails the test, and so does one that never waits.
@@ -212,7 +217,9 @@ def new_batch(count: int, side: int, channels: int = 1) -> Batch:
 def test_views_stay_on_the_device(policy: str, channels: int, colours: Any) -> None:
     def run(load: Callable[[Any], Any]) -> Any:
         batch, generator = load(new_batch(10, 24, channels)), torch.Generator().manual_seed(1)
-        return tuple(augment(batch, POLICIES[policy], 24, generator, colours))
+        views = augment(batch, POLICIES[policy], 24, generator, colours)
+        assert views.clean is None
+        return tuple(views)[:-1]
 
     assert same_on_gpu(run) == {}
 

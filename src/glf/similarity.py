@@ -8,7 +8,7 @@ it is computed once per batch (``Embeddings.cached``).
 import math
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -18,7 +18,7 @@ from glf.terms import Term, cross_view_pairs, two_views
 from glf.types import Embeddings, Scalar
 
 
-def off_diagonal(matrix: Float[Tensor, "*view n n"]) -> Float[Tensor, "*view n others"]:
+def off_diagonal(matrix: Shaped[Tensor, "*view n n"]) -> Shaped[Tensor, "*view n others"]:
     """The matrix without its diagonal: n - 1 entries per row.
 
     >>> off_diagonal(torch.tensor([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0], [6.0, 7.0, 8.0]])).tolist()

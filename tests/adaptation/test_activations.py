@@ -170,6 +170,14 @@ def test_an_epoch_has_every_image_once_with_one_view_of_each_kind() -> None:
     assert len(pairs) == 9, "any view of one kind with any of the other"
 
 
+def test_an_epoch_with_the_images_as_they_are() -> None:
+    """They come first, and do not change which views are read."""
+    clean = EpochViews(np.arange(10, 60), 8, 0, 0, 1, views=6, kinds=2, clean=True)
+    rows, without = np.concatenate(epoch(clean)), np.concatenate(epoch(epoch_views()))
+    assert not rows[:, 1].any()
+    assert np.array_equal(rows[:, [0, 2, 3]], without)
+
+
 def test_epochs_and_seeds_differ_and_can_be_repeated() -> None:
     first = np.concatenate(epoch(epoch_views()))
     assert np.array_equal(np.concatenate(epoch(epoch_views())), first)

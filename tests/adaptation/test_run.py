@@ -312,6 +312,9 @@ def test_the_encoder_learns_later_and_slower_than_the_heads(settings: AdaptConfi
         ("simclr+lpm", {"accumulate": 2}),
         ("simclr+lpm", {"adc": {"lpm_at": "z"}}),
         ("simclr+lpm", {"adc": {"lpm_at": "bank"}}),
+        ("simclr+adc", {"adc": {"target": "clean"}}),
+        ("byol+adc", {"adc": {"target": "memory", "memory_size": 64}}),
+        ("simclr+dcm", {"adc": {"target": "centre"}, "accumulate": 2}),
     ],
     ids=str,
 )

@@ -181,3 +181,24 @@ def test_the_momentum_schedule_is_half_a_cosine():
     for progress, expected in {0.0: 0.99, 0.25: quarter, 0.5: 0.995, 0.75: 1.99 - quarter, 1.0: 1.0}.items():
         assert momentum_at(progress, 0.99, 1.0) == pytest.approx(expected, abs=1e-12)
     assert momentum_at(0.3, 0.5, 0.5) == 0.5
+
+
+@pytest.mark.parametrize("teacher", [False, True])
+def test_embeddings_of_unaugmented_images(teacher):
+    """Without gradient, with the batch statistics of these images, which leave no trace in the running ones."""
+    net = network("clean", *(["teacher"] if teacher else []))
+    given = views(16, 16)._replace(clean=torch.rand(5, 1, 16, 16, generator=torch.Generator().manual_seed(2)))
+    if teacher:
+        with torch.no_grad():
+            for p in net.teacher.parameters():
+                p.mul_(1.5)
+    without, by_hand = copy.deepcopy(net), copy.deepcopy(net)
+    embeddings = net(given)
+    assert not embeddings.clean.requires_grad
+    encoder = by_hand.teacher.copy if teacher else by_hand.student
+    torch.testing.assert_close(embeddings.clean, encoder(given.clean).detach())
+    without.needs = without.needs - {"clean"}
+    without(given)
+    for mine, theirs in zip(net.buffers(), without.buffers(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
+    assert net(given, with_teacher=False).clean is None

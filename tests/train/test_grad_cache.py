@@ -22,11 +22,14 @@ from glf.types import Embeddings, Views
 
 BATCH, CLASSES, SIDE = 12, 3, 32
 CASES = [f"{method}+adc" for method in METHODS]
+TARGETS = {"clean": AdcOptions(target="clean", perplexity=3.0), "memory": AdcOptions(target="memory", memory_size=9)}
+CASES += [f"{method}+adc {target}" for method in ("simclr", "byol") for target in TARGETS]
 
 
 def build(case: str, norm: bool = False) -> tuple[Network, Objective]:
     """A network in float64 whose layers know nothing of the batch, unless ``norm``."""
-    method = parse(case, AdcOptions())
+    name, _, target = case.partition(" ")
+    method = parse(name, TARGETS.get(target, AdcOptions()))
     objective = method.build()
     heads: Heads = replace(method.heads, projector=(16, 8), predictor=(8,), local=(8,), prototypes=6, norm=norm)
     torch.manual_seed(3)
@@ -46,7 +49,8 @@ def draw_views() -> Views:
     corner = torch.rand(2, BATCH, 2, generator=generator, dtype=torch.float64) / 2
     boxes = torch.cat([corner, corner + 0.5], -1)
     prior = torch.randn(BATCH, 5, generator=generator, dtype=torch.float64)
-    return Views(x, boxes, torch.arange(BATCH) % CLASSES, torch.arange(BATCH), prior)
+    clean = torch.rand(BATCH, 1, SIDE, SIDE, generator=generator, dtype=torch.float64)
+    return Views(x, boxes, torch.arange(BATCH) % CLASSES, torch.arange(BATCH), prior, clean)
 
 
 def gradients(*modules: nn.Module) -> list[torch.Tensor]:

@@ -13,7 +13,7 @@ from glf.data.images import ImageSet
 from glf.measure.knn import neighbours_kept
 from glf.nn.backbone import Backbone
 from glf.nn.schedule import warmup_cosine
-from glf.train.module import Pretraining
+from glf.train.module import Pretraining, batch_of
 from glf.train.optim import Part
 from glf.types import Batch, Embeddings, Loss, Views
 
@@ -58,6 +58,14 @@ class Adaptation(Pretraining):
         prior = None if batch.prior is None else batch.prior.to(self.dtype)
         boxes = batch.images.new_zeros(len(x), len(batch.images), 4)
         return Views(x, boxes, batch.target, batch.indices, prior, clean)
+
+    def _held_out_batch(self, images: ImageSet, indices: np.ndarray, prior: np.ndarray | None) -> Batch:
+        if self.activations is None:
+            return super()._held_out_batch(images, indices, prior)
+        first = 0 if "clean" in self.network.needs else 1  # column 0 has the images as they are
+        columns = np.arange(first, 1 + len(self.policy))
+        activations = torch.from_numpy(self.activations[indices[:, None], columns])
+        return batch_of(activations, images, indices, prior, self.device)
 
     def _loss(self, embeddings: Embeddings) -> Loss:
         loss = super()._loss(embeddings)

@@ -19,6 +19,12 @@ def training_charts(run: Run) -> list[Chart]:
             "entropy of ADC's neighbour distributions, in nats",
             [key for key in run.curves if key.startswith("entropy/")],
         ),
+        _curves(
+            run,
+            "class-mass",
+            "share of the same class in ADC's neighbour distributions, held-out training images",
+            [key for key in run.curves if key.startswith("val/mass/")],
+        ),
         _curves(run, "knn", "k-NN accuracy on held-out training images", ["val/knn"]),
         _curves(run, "kept", "share of the frozen encoder's neighbours kept", ["val/kept"]),
         _curves(run, "rank", "effective rank of held-out features", ["val/rank"]),

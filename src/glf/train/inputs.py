@@ -43,7 +43,8 @@ class Inputs(ABC):
     description: str  # where the images are, and how many workers read them
     statistics: tuple[tuple[float, ...], tuple[float, ...]] | None = None  # mean and std of the channels, if known
     streamed: bool = False
-    prior_width: int = 0  # of the prior's features, once they are computed
+    prior: np.ndarray | None = field(default=None, init=False)  # its features of the images, once they are computed
+    prior_width: int = 0
 
     @abstractmethod
     def compute_prior(self, say: Callable[[str], None]) -> None:
@@ -73,7 +74,6 @@ class ImageInputs(Inputs):
     """Images that are in memory, memory-mapped, or files decoded at every epoch."""
 
     workers: int
-    prior: np.ndarray | None = field(default=None, init=False)
 
     def only_used(self) -> "ImageInputs":
         """The same without the images that --max-images leaves out."""

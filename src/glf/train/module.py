@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, cast
 
 import lightning as L
@@ -15,7 +16,7 @@ from torch.utils.data import DataLoader
 from glf.config.training import ResolvedPretrainConfig
 from glf.data.augment.augment import augment
 from glf.data.augment.policies import ViewPolicy
-from glf.data.batches import EpochBatches
+from glf.data.batches import EpochBatches, to_tensor
 from glf.data.images import ImageSet
 from glf.data.shards.loader import StreamSampler
 from glf.distributed import gather, rank, world_size
@@ -28,6 +29,15 @@ from glf.objective import Method, Objective, gradient_shares
 from glf.train import optim
 from glf.train.grad_cache import concatenate, embedding_gradients, split_views
 from glf.types import Batch, Embeddings, Loss, Views
+
+
+def batch_of(
+    pixels: Tensor, images: ImageSet, indices: np.ndarray, prior: np.ndarray | None, device: torch.device
+) -> Batch:
+    """A batch of some images on the device, given what the network reads of them."""
+    target, positions = torch.from_numpy(images.targets[indices]), torch.from_numpy(indices)
+    of_prior = None if prior is None else torch.from_numpy(np.ascontiguousarray(prior)).to(device)
+    return Batch(pixels.to(device), target.to(device), positions.to(device), of_prior)
 
 
 class Pretraining(L.LightningModule):
@@ -163,6 +173,16 @@ class Pretraining(L.LightningModule):
     def features(self, images: ImageSet, indices: np.ndarray) -> Tensor:
         """The backbone's features of some images as they are, on the CPU."""
         return encode_all(self.backbone, images, indices, size=self.image_size, device=self.device)
+
+    @torch.no_grad()
+    def held_out_embeddings(self, images: ImageSet, indices: np.ndarray, prior: np.ndarray | None) -> Embeddings:
+        """Embeddings of augmented views of some images, like those of a training batch."""
+        views = self._views(self._held_out_batch(images, indices, prior))
+        e: Embeddings = self.network(views)
+        return replace(e.in_full_precision(), indices=views.indices)
+
+    def _held_out_batch(self, images: ImageSet, indices: np.ndarray, prior: np.ndarray | None) -> Batch:
+        return batch_of(to_tensor(images.pixels[indices]), images, indices, prior, self.device)
 
     def compare_with_start(self, indices: np.ndarray, features: Tensor) -> dict[str, float]:
         """Values that compare the features of some images with those before training, for the online probe."""

@@ -24,6 +24,7 @@ from glf.result import provenance, update_result
 from glf.runfiles import BACKBONE, CHECKPOINTS, LAST, LOG, METRICS
 from glf.train.callbacks import Metrics, Probe, RefreshClusters, RunLog, Throughput, UpdateTeacher
 from glf.train.checkpointing import Checkpoints, StopRun
+from glf.train.class_mass import ClassMass
 from glf.train.inputs import Inputs, load_inputs
 from glf.train.module import Pretraining
 from glf.train.monitor import HealthMonitor, log_verdict
@@ -128,6 +129,9 @@ def fit(
             keep=config.keep,
         )
         own = [*before, metrics, monitor, probe, progress_bar, checkpoints]
+        if images.labelled and len(inputs.val) and not inputs.streamed:
+            mass = ClassMass(images, inputs.val, inputs.prior, config.probe_every, metrics, log)
+            own.insert(own.index(probe), mass)
     trainer = make_trainer(config, [*own, *callbacks, throughput], steps=2 if out is None else -1)
     resume = out / LAST if out and config.resume and (out / LAST).exists() else None
     try:

@@ -243,3 +243,50 @@ def test_a_plain_loop_with_clean_embeddings():
     value = ADC(target="clean")(z0, z1, prior=prior, clean=clean)
     assert math.isfinite(value)
     assert value != ADC()(z0, z1, prior=prior)
+
+
+# --- what the distributions know about classes
+
+
+@pytest.mark.parametrize("target", ["own", "clean", "memory"])
+def test_class_masses_equal_their_loops(target):
+    labels = torch.tensor([0, 1, 2, 0, 1, -1, 0, 0, 1, 2, -1])
+    term = DCM(neighbours=NeighbourDistributions(target=target, memory_size=9, perplexity=3.0))
+    lpm = LPM(neighbours=term.neighbours)
+    e = batch(5, seed=20, first=6)
+    if target == "memory":
+        term(batch(4, first=0))
+        log_cal, log_dat, _ = term.neighbours.log_over_memory(e)
+        entries = [[*range(6, 11), *range(4)] for _ in range(5)]
+    else:
+        log_cal, log_dat = term.neighbours.log_cal(e), term.neighbours.log_dat(e)
+        entries = [[6 + j for j in range(5) if j != i] for i in range(5)]
+
+    def mass(log_p, entries=entries):
+        total = 0.0
+        for view in log_p:
+            for i, row in enumerate(view):
+                for j, p in zip(entries[i], row, strict=True):
+                    if labels[6 + i] == labels[j] and labels[j] >= 0:
+                        total += float(p.exp())
+        return total / len(log_p) / 5
+
+    found = term.eval().class_masses(e, labels)
+    assert float(found["cal"]) == pytest.approx(mass(log_cal))
+    assert float(found["dat"]) == pytest.approx(mass(log_dat))
+    others = [[6 + j for j in range(5) if j != i] for i in range(5)]
+    of_prior = lpm.class_masses(e, labels)
+    assert float(of_prior["pre"]) == pytest.approx(mass(lpm.neighbours.log_pre(e).unsqueeze(0), others))
+    assert float(of_prior["dat"]) == pytest.approx(mass(lpm.neighbours.log_dat(e), others))
+
+
+def test_the_class_mass_over_a_bank():
+    labels = torch.tensor([0, 1, 0, 1, 1])
+    term = LPM(at="bank")
+    term.set_bank(draw(3, 3), torch.tensor([0, 2, 3]))
+    e = Embeddings(z=draw(1, 2, 4), r=draw(1, 2, 3), prior=draw(2, 3, seed=1), indices=torch.tensor([0, 4]))
+    log_dat, log_pre = term._over_bank(e)
+    same = torch.tensor([[True, True, False], [False, False, True]])
+    found = term.class_masses(e, labels)
+    torch.testing.assert_close(found["dat"], (log_dat.exp() * same).sum(-1).mean())
+    torch.testing.assert_close(found["pre"], (log_pre.exp() * same).sum(-1).mean())

@@ -17,13 +17,13 @@ DCM moves ``dat`` towards ``cal``, LPM moves ``dat`` towards ``pre``. How one va
 6. the cross-entropy of both, averaged over anchors and views: ``lpm`` below.
 
 The functions ``dcm`` and ``lpm`` take whole matrices. The terms in terms.py, which training uses, compute the same
-values in blockwise.py, in less memory; only ``reading="paper"``, which is for comparison, and distributions over a bank or a
-memory use whole matrices. docs/equations.md lists both readings.
+values in blockwise.py, in less memory; only ``reading="paper"``, which is for comparison, and distributions over a
+bank or a memory use whole matrices. docs/equations.md lists both readings.
 """
 
 import math
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from glf.config.adc import AdcOptions, Reading
@@ -86,6 +86,18 @@ def lpm(
     log_beta = log_dat.clamp_min(math.log(FLOOR))
     log_density = alpha.sum(-1).lgamma() - alpha.lgamma().sum(-1) + ((alpha - 1) * log_beta).sum(-1)
     return -log_density.sum(-1).mean()
+
+
+def class_mass(log_p: Float[Tensor, "*view anchor entry"], same: Bool[Tensor, "anchor entry"]) -> Scalar:
+    r"""Mean probability that neighbour distributions give to images of the anchor's own class.
+
+    .. math:: \frac{1}{n} \sum_i \sum_j p_i(j) [y_j = y_i]
+
+    >>> import torch
+    >>> float(class_mass(torch.tensor([[0.25, 0.75]]).log(), torch.tensor([[False, True]])))
+    0.75
+    """
+    return (log_p.exp() * same).sum(-1).mean()
 
 
 def outlier_weight(

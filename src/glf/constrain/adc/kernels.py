@@ -3,6 +3,7 @@
 Constant factors of a kernel do not matter: neighbours.py normalises the kernel values of each anchor to a distribution.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -108,10 +109,9 @@ def bandwidths(
     mean = (distances * counts).sum(-1) / counts.sum(-1).clamp_min(1)
     unit = 1 / mean.clamp_min(torch.finfo(distances.dtype).tiny ** 0.5)
     low, high = (torch.full_like(unit, end) for end in LOG_BANDWIDTHS)
-    wanted = torch.tensor(perplexity, dtype=distances.dtype).log()
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         log_p = log_kernel((unit * middle.exp()).unsqueeze(-1) * distances).log_softmax(-1)
-        flat = -(log_p.exp() * log_p).sum(-1) > wanted.to(distances.device)
+        flat = -(log_p.exp() * log_p).sum(-1) > math.log(perplexity)
         low, high = torch.where(flat, middle, low), torch.where(flat, high, middle)
     return unit * ((low + high) / 2).exp()

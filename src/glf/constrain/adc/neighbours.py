@@ -190,10 +190,13 @@ class NeighbourDistributions(torch.nn.Module):
             distances = distances * bandwidths(near, self._log_prior_kernel, self.prior_perplexity).unsqueeze(1)
         return self._log_prior_kernel(distances).masked_fill(itself, LOG_ZERO).log_softmax(-1)
 
-    def log_over_memory(self, e: Embeddings) -> tuple[Tensor, Tensor]:
-        """The target ``memory`` and ``dat`` over the memory's entries, as log-distributions; remembers the batch."""
+    def log_over_memory(self, e: Embeddings) -> tuple[Tensor, Tensor, Tensor]:
+        """The target ``memory`` and ``dat`` over the memory's entries, as log-distributions, and the entries' images.
 
-        def compute() -> tuple[Tensor, Tensor]:
+        Remembers the batch.
+        """
+
+        def compute() -> tuple[Tensor, Tensor, Tensor]:
             assert self.memory is not None
             u, indices = F.normalize(e.require("clean").detach(), dim=-1), e.require("indices")
             entries, remembered = self.memory(u, indices)
@@ -204,7 +207,7 @@ class NeighbourDistributions(torch.nn.Module):
             far = distances_between(self._points(e.z), entries * scale) * student_factor(self.rho, self.t_scale)
             log_dat = log_student(far, self.rho, self.effective_dim).masked_fill(ignored, LOG_ZERO).log_softmax(-1)
             log_cal = log_gaussian(near).masked_fill(ignored, LOG_ZERO).log_softmax(-1)
-            return log_cal.expand_as(log_dat), log_dat
+            return log_cal.expand_as(log_dat), log_dat, remembered
 
         return e.cached((self, "memory"), compute)
 

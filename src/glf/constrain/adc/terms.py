@@ -4,13 +4,14 @@ import inspect
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from glf.config.adc import AdcOptions, CovarianceKind, LpmAt, Reading, Target, TScale
 from glf.config.base import nearest
-from glf.constrain.adc.equations import dcm, lpm, outlier_weight
+from glf.constrain.adc.equations import class_mass, dcm, lpm, outlier_weight
 from glf.constrain.adc.neighbours import NeighbourDistributions, entropy
+from glf.similarity import off_diagonal
 from glf.terms import Sum, Term
 from glf.types import Embeddings, Scalar
 
@@ -26,6 +27,14 @@ TARGET_NEEDS: dict[str, frozenset[str]] = {
     "centre": frozenset({"clean"}),
     "prior": frozenset({"prior"}),
 }
+
+
+def same_class(
+    labels: Int[Tensor, " image"], anchors: Int[Tensor, " anchor"], entries: Int[Tensor, " entry"]
+) -> Bool[Tensor, "anchor entry"]:
+    """Whether an anchor and an entry, given by their positions in the data set, have the same known class."""
+    of_anchors, of_entries = labels[anchors].unsqueeze(1), labels[entries.clamp_min(0)]
+    return (of_anchors == of_entries) & (of_anchors >= 0) & (entries >= 0)
 
 
 class DCM(Term):
@@ -63,7 +72,8 @@ class DCM(Term):
             weight = outlier_weight(entropy(n.log_pre(e)), reading="paper") if self.weighted else None
             return dcm(n.log_cal(e), n.log_dat(e), weight, reading="paper")
         if n.target == "memory":
-            return dcm(*n.log_over_memory(e), self._weight(e))
+            log_cal, log_dat, _ = n.log_over_memory(e)
+            return dcm(log_cal, log_dat, self._weight(e))
         calibration, weight = n.divergences(e).calibration, self._weight(e)
         return calibration.mean() if weight is None else (calibration * weight).mean()
 
@@ -77,11 +87,21 @@ class DCM(Term):
     def diagnose(self, e: Embeddings) -> dict[str, Tensor]:
         """Entropies of ``cal`` and ``dat``, and the share of anchors that DCM sharpens (``dat`` has more entropy)."""
         if self.neighbours.target == "memory":
-            cal, dat = (entropy(log_p) for log_p in self.neighbours.log_over_memory(e))
+            cal, dat = (entropy(log_p) for log_p in self.neighbours.log_over_memory(e)[:2])
         else:
             cal, dat, _ = self.neighbours.entropies(e)
         sharpens = (dat > cal).to(cal.dtype).mean()
         return {"entropy/cal": cal.mean(), "entropy/dat": dat.mean(), "sharpens/dcm": sharpens}
+
+    def class_masses(self, e: Embeddings, labels: Int[Tensor, " image"]) -> dict[str, Tensor]:
+        """Probability of the anchors' own classes in ``cal`` and ``dat``; ``labels`` are those of the data set."""
+        n, indices = self.neighbours, e.require("indices")
+        if n.target == "memory":
+            log_cal, log_dat, entries = n.log_over_memory(e)
+            same = same_class(labels, indices, entries)
+        else:
+            log_cal, log_dat, same = n.log_cal(e), n.log_dat(e), off_diagonal(same_class(labels, indices, indices))
+        return {"cal": class_mass(log_cal, same), "dat": class_mass(log_dat, same)}
 
 
 class LPM(Term):
@@ -133,6 +153,19 @@ class LPM(Term):
             assert of_prior is not None
             pre = of_prior
         return {"entropy/dat": dat.mean(), "entropy/pre": pre.mean()}
+
+    def class_masses(self, e: Embeddings, labels: Int[Tensor, " image"]) -> dict[str, Tensor]:
+        """Probability of the anchors' own classes in ``dat`` and ``pre``; ``labels`` are those of the data set."""
+        indices = e.require("indices")
+        if self.at == "bank":
+            assert self.bank_indices is not None
+            log_dat, log_pre = self._over_bank(e)
+            same = same_class(labels, indices, self.bank_indices)
+        else:
+            read = self._read(e)
+            log_dat, log_pre = self.neighbours.log_dat(read), self.neighbours.log_pre(read)
+            same = off_diagonal(same_class(labels, indices, indices))
+        return {"dat": class_mass(log_dat, same), "pre": class_mass(log_pre, same)}
 
     def _read(self, e: Embeddings) -> Embeddings:
         return Embeddings(z=e.require("r"), prior=e.prior) if self.at == "h" else e
