@@ -178,6 +178,17 @@ def test_the_printed_reading_has_no_gradient_at_usual_widths():
     assert z.grad.abs().max() < 1e-20
 
 
+def test_lpm_is_the_divergence_of_rows_plus_a_constant():
+    """As in PKT and its relatives (docs/adc.md)."""
+    e = Embeddings(z=draw(2, 12, 4), prior=draw(12, 5, seed=1))
+    n = NeighbourDistributions()
+    log_dat, log_pre = n.log_dat(e), n.log_pre(e)
+    divergence = torch.nn.functional.kl_div(
+        log_dat.flatten(0, 1), log_pre.repeat(2, 1), log_target=True, reduction="batchmean"
+    )
+    torch.testing.assert_close(LPM(neighbours=n)(e), divergence + entropy(log_pre).mean())
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize(
     ("width", "plain", "weighted", "norm"),
