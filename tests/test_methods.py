@@ -1,4 +1,5 @@
 from io import BytesIO
+from itertools import combinations
 
 import pytest
 import torch
@@ -88,6 +89,30 @@ def test_align_plus_constrain_is_the_published_loss(name, seed):
     torch.testing.assert_close(ours(*inputs), theirs(*inputs), rtol=1e-12, atol=1e-12)
     gradients = reference.same(ours, theirs, *inputs)
     assert any(gradient.any() for gradient in gradients)
+
+
+@pytest.mark.parametrize(
+    "name", ["align", "simsiam", "byol", "barlow_twins", "mec", "vicreg", "corinfomax", "supervised"]
+)
+def test_three_views_are_the_mean_over_their_pairs(name):
+    assert _of_three_views(name) == pytest.approx(_of_their_pairs(name))
+
+
+@pytest.mark.parametrize("name", ["simclr", "lmcl", "supcon", "metaug"])
+def test_a_log_sum_exp_over_all_views_is_not_the_mean_over_pairs(name):
+    """docs/methods.md, Views: more than two views add entries to every log-sum-exp."""
+    assert _of_three_views(name) > _of_their_pairs(name) + 0.05
+
+
+def _of_three_views(name, views=(0, 1, 2)):
+    fields, objective = draw_fields(views=3, batch=8, dim=4), parse(name).build()
+    of_views = {key: fields[key][list(views)] for key in ("z", "p", "teacher", "scores", "generated")}
+    given = {key: value for key, value in (fields | of_views).items() if key in objective.needs | {"z"}}
+    return float(objective(Embeddings(**given)).total.detach())
+
+
+def _of_their_pairs(name):
+    return sum(_of_three_views(name, pair) for pair in combinations(range(3), 2)) / 3
 
 
 def test_pcl_with_clusters():

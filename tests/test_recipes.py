@@ -9,6 +9,7 @@ from glf.config.training import PretrainConfig
 from glf.data.augment import policies
 from glf.methods import METHODS, parse
 from glf.recipes import RECIPES, apply_recipe, recipe
+from glf.train.resolve import resolve
 
 NAMED = [(method, name) for method in METHODS for name in ["tiny", *RECIPES.get(method, {})]]
 
@@ -44,6 +45,45 @@ def test_explicit_options_win_over_a_recipe() -> None:
     assert (config.batch_size, config.projector) == (256, (2048, 256))
     assert config.optimizer == "adamw"  # the fixed default too, if it is given explicitly
     assert config.options == {"temperature": 0.2, "queue": 64}
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "augment"),
+    [
+        ("corinfomax", "cifar", "asymmetric224"),
+        ("mec", "imagenet", "mec"),
+        ("ressl", "cifar", "ressl_cifar"),
+        ("swav", "cifar", "symmetric"),
+    ],
+)
+def test_published_recipes_have_the_policy_of_their_source(method: str, name: str, augment: str) -> None:
+    assert recipe(method, name).settings["augment"] == augment
+
+
+def test_every_published_recipe_names_its_policy() -> None:
+    unnamed = [
+        (method, name) for method, known in RECIPES.items() for name in known if "augment" not in known[name].settings
+    ]
+    assert not unnamed
+
+
+def test_a_recipe_says_how_long_prototypes_are_frozen() -> None:
+    """solo-learn, scripts/pretrain/cifar/swav.yaml: two epochs; SwAV's own script: 5,005 steps of 256, one epoch."""
+    frozen = {
+        name: resolve(PretrainConfig(method="swav", recipe=name)).method.heads.frozen_prototypes
+        for name in ("cifar", "imagenet")
+    }
+    assert frozen == {"cifar": 2.0, "imagenet": 1.0}
+    asked = PretrainConfig(method="swav", recipe="cifar", frozen_prototypes=0.5)
+    assert resolve(asked).method.heads.frozen_prototypes == 0.5
+
+
+@pytest.mark.parametrize("frozen", [0.0, 1.0])
+def test_frozen_prototypes_stay_as_they_were(small_run, frozen: float) -> None:  # type: ignore[no-untyped-def]
+    run = small_run(method="swav", prototypes=7, frozen_prototypes=frozen)
+    state = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+    drawn = torch.allclose(state["network.prototypes.weight"].norm(dim=1), torch.ones(7), atol=1e-6)
+    assert drawn == bool(frozen)  # they start as unit vectors, and a step changes their lengths
 
 
 def test_heads_of_a_recipe_reach_the_network(small_run) -> None:  # type: ignore[no-untyped-def]

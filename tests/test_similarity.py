@@ -1,4 +1,5 @@
 from functools import partial
+from itertools import permutations
 
 import pytest
 import torch
@@ -73,6 +74,19 @@ def test_both_parts_of_metaug_add_up_to_its_loss():
 def test_metaug_with_two_views_is_infonce():
     z = draw(2, 5, 3)
     torch.testing.assert_close(unified_loss(z, 7.0), reference.nt_xent(*z, 2 / 7.0))
+
+
+def test_metaugs_code_has_one_log_sum_exp_per_image():
+    """The figures of docs/methods.md. jiangmengli/metaug, NCE/NCECriterion_MetAug.py, with the batch as negatives."""
+    z = draw(3, 64, 128)
+    u = F.normalize(z, dim=-1)
+    pairs = torch.stack([16.0 * (1 + u[v] @ u[w].T) / 2 for v, w in permutations(range(3), 2)], 1)  # image, pair, image
+    positive = pairs.diagonal(dim1=0, dim2=2)
+    own = torch.eye(64, dtype=torch.bool).unsqueeze(1).expand_as(pairs)
+    negative = pairs.masked_fill(own, -torch.inf).flatten(1)
+    shared = F.softplus((-positive).logsumexp(0) + negative.logsumexp(1)).mean()
+    assert float(shared) == pytest.approx(8.15, abs=5e-3)
+    assert float(unified_loss(z, 16.0)) == pytest.approx(6.32, abs=5e-3)
 
 
 def test_cell_centres_are_in_image_coordinates():

@@ -106,10 +106,11 @@ RECIPES: dict[str, dict[str, Recipe]] = {
     },
     "swav": {
         "cifar": _cifar("89.17 on CIFAR-10, 64.88 on CIFAR-100", lr=0.6, weight_decay=1e-6, augment="symmetric",
-                        projector=(2048, 128), prototypes=3000, options={"queue": 3840, "queue_epoch": 50}),
+                        projector=(2048, 128), prototypes=3000, frozen_prototypes=2.0,
+                        options={"queue": 3840, "queue_epoch": 50}),
         "imagenet": _imagenet("74.3 top-1", "facebookresearch/swav", epochs=400,
                               batch_size=256, optimizer="lars", lr=0.6, weight_decay=1e-6, warmup_epochs=0.0,
-                              augment="multicrop224", projector=(2048, 128), prototypes=3000,
+                              augment="multicrop224", projector=(2048, 128), prototypes=3000, frozen_prototypes=1.0,
                               options={"queue": 3840, "queue_epoch": 15}, **_LARS),
     },
     "wmse": {
@@ -121,12 +122,12 @@ RECIPES: dict[str, dict[str, Recipe]] = {
     },
     "ressl": {
         "cifar": _cifar("90.63 on CIFAR-10, 65.92 on CIFAR-100", optimizer="sgd", lr=0.05, weight_decay=1e-4,
-                        projector=(4096, 256), projector_norm=False, ema_momentum=(0.99, 1.0),
+                        augment="ressl_cifar", projector=(4096, 256), projector_norm=False, ema_momentum=(0.99, 1.0),
                         options={"queue": 65536, "temperature": 0.1, "sharp": 0.04}),
     },
     "mec": {
         "imagenet": _imagenet("none verified", "xinliu20/MEC", epochs=100, batch_size=1024, optimizer="sgd",
-                              lr=0.5, weight_decay=1e-5, warmup_epochs=10.0, augment="asymmetric",
+                              lr=0.5, weight_decay=1e-5, warmup_epochs=10.0, augment="mec",
                               projector=(2048, 2048, 2048), predictor=(512,), ema_momentum=(0.996, 1.0)),
     },
     "vicreg": {
@@ -145,7 +146,8 @@ RECIPES: dict[str, dict[str, Recipe]] = {
     },
     "corinfomax": {
         "cifar": _cifar("93.18 on CIFAR-10", source="serdarozsoy/corinfomax-ssl", optimizer="sgd", lr=0.25,
-                        weight_decay=1e-4, batch_size=512, projector=(2048, 2048, 64), options={"invariance": 250}),
+                        weight_decay=1e-4, batch_size=512, augment="asymmetric224", projector=(2048, 2048, 64),
+                        options={"invariance": 250}),
     },
     "supcon": {
         "cifar": _cifar("93.82 on CIFAR-10, 70.38 on CIFAR-100 (as L_in)", optimizer="sgd", lr=0.4, weight_decay=1e-5,

@@ -131,6 +131,7 @@ def unified_log_sums(
     Reference: Li et al. 2022 (MetAug), Eq. 8, without margins, as in their published settings. The loss is
     :math:`\frac{1}{m} \sum_a \log(1 + e^{A_a + B_a})`, and :math:`\log(1 + e^x) = x + \log(1 + e^{-x})` splits it: B
     aligns, the rest constrains. With two views it is InfoNCE at a temperature of 2 / sharpness.
+    Differs from their code, which has both log-sum-exps per image, over all pairs of its views.
     """
     views, batch, _ = z.shape
     u = F.normalize(z.flatten(0, 1), dim=-1)

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from torch import Generator
+from torch import Generator, Tensor
 
 import reference
 from glf.constrain.target_distribution import TARGET_DISTRIBUTIONS, MatchDistribution, dbscan, sliced_wasserstein
@@ -35,16 +35,33 @@ def test_samples_follow_their_target_distributions():
         torch.testing.assert_close(covariance_of(sample), covariance, rtol=0.1, atol=0.15)
 
 
-def test_the_mixture_finds_the_clusters():
-    centres = torch.tensor([[5.0, 0], [-5, 0], [0, 5]], dtype=torch.float64).repeat_interleave(40, 0)
-    z = centres + 0.1 * draw(120, 2)
-    label = dbscan(z)
-    assert len(set(label.tolist()) - {-1}) == 3
+def three_clusters(size: int) -> tuple[Tensor, Tensor]:
+    """Elongated clusters of much less than unit variance, far from each other, and their centres."""
+    centres = torch.tensor([[20.0, 0], [-20, 0], [0, 20]], dtype=torch.float64)
+    inside = torch.rand(3 * size, 2, generator=seeded(), dtype=torch.float64) - 0.5
+    return centres.repeat_interleave(size, 0) + inside * torch.tensor([0.5, 1.5]), centres
+
+
+def test_the_mixture_is_isotropic_around_the_clusters():
+    """Means and sizes are those of the clusters, the covariance is the identity whatever their own is."""
+    z, centres = three_clusters(2000)
+    assert len(dbscan(z).unique()) == 3
     sample = TARGET_DISTRIBUTIONS["mixture"].sample(z, seeded())
-    assert sample.shape == z.shape
-    nearest = torch.cdist(sample, centres[::40]).min(1)
-    assert nearest.values.max() < 1
-    assert nearest.indices.bincount().min() >= 30
+    nearest = torch.cdist(sample, centres).argmin(1)
+    assert nearest.bincount().tolist() == [2000] * 3
+    for one, centre in enumerate(centres):
+        torch.testing.assert_close(sample[nearest == one].mean(0), centre, rtol=0, atol=0.1)
+        torch.testing.assert_close(covariance_of(sample[nearest == one]), torch.eye(2, dtype=z.dtype), rtol=0, atol=0.1)
+
+
+@pytest.mark.parametrize("outside", [0, 3])
+def test_the_mixture_against_loops(outside):
+    z = torch.cat((three_clusters(8)[0], 100 + 100 * draw(outside, 2)))
+    assert (-1 in dbscan(z)) == bool(outside)
+    generator, sizes = seeded(), dbscan(z).unique(return_counts=True)[1].tolist()
+    drawn = torch.cat([torch.randn(size, 2, generator=generator).double() for size in sizes])
+    ours = TARGET_DISTRIBUTIONS["mixture"].sample(z, seeded())
+    torch.testing.assert_close(ours, reference.isotropic_mixture(z, drawn), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("target", TARGET_DISTRIBUTIONS)
@@ -54,7 +71,7 @@ def test_a_point_and_a_matching_batch(target):
     batch = TARGET_DISTRIBUTIONS[target].sample(draw(256, 4), seeded()).unsqueeze(0)
     point = torch.full((1, 256, 4), 0.5, dtype=torch.float64)
     good, bad = (float(term(Embeddings(z=z))) for z in (batch, point))
-    if target in ("gaussian", "mixture"):
+    if target == "gaussian":
         assert bad == pytest.approx(0, abs=1e-9)  # a point is a Gaussian too
     else:
         assert good < 0.2 * bad
@@ -88,7 +105,7 @@ def test_target_distributions_read_z_before_any_transform(method):
 
 
 @pytest.mark.parametrize("dim", [8, 256])
-@pytest.mark.parametrize(("target", "cost"), [("sphere", 2.0), ("cube", 1.0), ("isotropic", 1.0)])
+@pytest.mark.parametrize(("target", "cost"), [("sphere", 2.0), ("cube", 1.0), ("isotropic", 1.0), ("mixture", 1.0)])
 def test_a_point_costs_the_same_at_any_width(target, cost, dim):
     """In units of the target's variance, so that a weight means the same for a narrow and for a wide z."""
     z = 1e-3 * torch.nn.functional.normalize(draw(dim), dim=0).expand(2, 2000, dim)

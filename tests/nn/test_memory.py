@@ -1,6 +1,7 @@
 """Memories of losses: updates, evaluation, checkpoints."""
 
 import math
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -146,3 +147,60 @@ def test_evaluating_a_loss_stores_no_covariance():
         torch.testing.assert_close(running(batch), covariance_of(batch))
     running.eval()(batch)
     assert running.covariance.numel() == 0
+
+
+@pytest.fixture
+def double_by_default() -> Iterator[None]:
+    """As during the forward pass with --precision 64-true."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.usefixtures("double_by_default")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    ("new", "shape"),
+    [(lambda: RunningCovariance(0.9), (6, 3)), (lambda: RunningMoments(0.5), (2, 3, 4)), (lambda: Queue(4), (2, 3, 4))],
+    ids=["covariance", "moments", "queue"],
+)
+def test_memories_have_the_dtype_of_the_batch_whatever_the_default(new, shape, dtype):
+    memory, fresh = new(), new()
+    for seed in range(2):
+        assert memory(draw(*shape, seed=seed).to(dtype)).dtype == dtype
+    state = memory.state_dict()
+    assert {value.dtype for value in state.values()} == {dtype}
+    fresh.load_state_dict(state)
+    batch = draw(*shape, seed=9).to(dtype)
+    torch.testing.assert_close(fresh(batch), memory(batch), rtol=0, atol=0)
+    assert {value.dtype for value in fresh.state_dict().values()} == {dtype}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_the_first_queue_does_not_depend_on_the_default_dtype(dtype, request):
+    batch = draw(2, 3, 4).to(dtype)
+    expected = Queue(4)(batch)
+    request.getfixturevalue("double_by_default")
+    assert torch.equal(Queue(4)(batch), expected)
+
+
+@pytest.mark.usefixtures("double_by_default")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_clusters_have_their_precision_whatever_the_default(dtype):
+    z = (torch.eye(3).repeat_interleave(20, 0) + 0.05 * draw(60, 3)).to(dtype)
+    memory = Clusters((3, 5), temperature=0.2, warmup_epochs=0)
+    memory.refresh(z, torch.arange(60), total=60, epoch=0)
+    assert memory.centres.dtype == memory.concentration.dtype == torch.float32
+    assert memory.assigned.dtype == torch.long
+    fresh = Clusters((3, 5), temperature=0.2, warmup_epochs=0)
+    fresh.load_state_dict(memory.state_dict())
+    assert all(torch.equal(value, memory.state_dict()[name]) for name, value in fresh.state_dict().items())
+    assert [value.dtype for value in fresh.buffers()] == [value.dtype for value in memory.buffers()]
+
+
+@pytest.mark.usefixtures("double_by_default")
+def test_draws_under_another_default_dtype():
+    draws, other = Draws(), Draws()
+    draws.generator()
+    other.load_state_dict(draws.state_dict())
+    assert other.count == 1

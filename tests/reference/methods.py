@@ -288,3 +288,37 @@ def sliced_wasserstein(z: Matrix, target: Matrix, directions: Tensor) -> Tensor:
         b = sorted((dot(x, w) for x in target), key=float)
         total += [(x - y) ** 2 for x, y in zip(a, b, strict=True)]
     return mean(total)
+
+
+def dbscan(z: Matrix, radius: float, neighbours: int) -> list[int]:
+    """Clusters of Ester et al. 1996 in the order of their first core point; -1 for noise."""
+    n = len(z)
+    near = [[j for j in range(n) if float(dot(z[i] - z[j], z[i] - z[j])) ** 0.5 <= radius] for i in range(n)]
+    label, clusters = [-1] * n, 0
+    for start in range(n):
+        if label[start] != -1 or len(near[start]) < neighbours:
+            continue
+        reached = [start]
+        while reached:
+            i = reached.pop()
+            if label[i] == -1:
+                label[i] = clusters
+                reached += near[i] if len(near[i]) >= neighbours else []
+        clusters += 1
+    return label
+
+
+def fifth_neighbour_radius(z: Matrix) -> float:
+    """Twice the (lower) median distance to the fifth neighbour."""
+    fifth = sorted(sorted(float(dot(x - y, x - y)) ** 0.5 for y in z)[5] for x in z)
+    return 2 * fifth[(len(fifth) - 1) // 2]
+
+
+def isotropic_mixture(z: Matrix, noise: Matrix) -> Tensor:
+    """Law (e) of the paper's Figure 1: for every image the mean of its cluster plus standard normal noise."""
+    label, rows, drawn = dbscan(z, fifth_neighbour_radius(z), 5), [], iter(noise)
+    for one in sorted(set(label)):
+        members = [x for x, found in zip(z, label, strict=True) if found == one]
+        centre = [mean(column) for column in columns(members)]
+        rows += [[a + b for a, b in zip(centre, next(drawn), strict=True)] for _ in members]
+    return table(rows)

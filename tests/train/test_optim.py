@@ -49,18 +49,32 @@ def test_vectors_may_have_a_rate_of_their_own() -> None:
         assert group["lr"] == pytest.approx(0.025 if group["params"][0].ndim == 1 else 0.1)
 
 
+@pytest.mark.parametrize("decay", [0.0, 1e-9])
 @pytest.mark.parametrize(
     ("eta", "clip", "relative"), [(0.02, True, 0.02), (0.001, False, 0.0004), (0.001, True, 0.001)]
 )
-def test_lars_goes_as_far_as_it_is_told(eta: float, clip: bool, relative: float) -> None:
+def test_lars_goes_as_far_as_it_is_told(eta: float, clip: bool, relative: float, decay: float) -> None:
     """Clipped, a step is the smaller of eta |w| / |g| and the rate, whatever the schedule; else it is their product."""
     weight = torch.nn.Linear(3, 3, bias=False)
     before = weight.weight.detach().clone()
     config = ResolvedPretrainConfig(
-        optimizer="lars", lr=0.4, weight_decay=1e-9, lars_eta=eta, lars_clip=clip, warmup_epochs=0
+        optimizer="lars", lr=0.4, weight_decay=decay, lars_eta=eta, lars_clip=clip, warmup_epochs=0
     )
     optimizer, _ = optim.build(weight, config, steps_per_epoch=5)
     weight.weight.grad = 100 * torch.ones(3, 3)
     optimizer.step()
     moved = (weight.weight.detach() - before).norm() / before.norm()
     assert float(moved) == pytest.approx(relative, rel=1e-3)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_lars_takes_plain_steps_of_vectors(decay: float) -> None:
+    """Biases and normalisation layers are not adapted, whatever the weight decay of the others."""
+    net = nn.BatchNorm1d(3)
+    config = ResolvedPretrainConfig(optimizer="lars", lr=0.4, weight_decay=decay, batch_size=256, warmup_epochs=0)
+    optimizer, _ = optim.build(net, config, steps_per_epoch=5)
+    for p in net.parameters():
+        p.grad = 100 * torch.ones(3)
+    optimizer.step()
+    torch.testing.assert_close(net.weight.detach(), torch.full((3,), 1 - 40.0))
+    torch.testing.assert_close(net.bias.detach(), torch.full((3,), -40.0))

@@ -37,8 +37,8 @@ class MSE(Term):
 class LocalMSE(MatchedCells):
     """VICRegL: mean squared error of matched cells. Twice the mean over sets, that is, the sum over both matchings.
 
-    Reference: Bardes et al. 2022 (VICRegL), Eq. 3 to 5, as lightly does. The authors' code overwrites the sum in its
-    loop over pairs of views.
+    Reference: Bardes et al. 2022 (VICRegL), Eq. 3 to 5, as lightly does and the authors' code since December 2022.
+    Before, it overwrote the sum in its loop over pairs of views.
     """
 
     name, role, formula = "local_mse", "align", "|cell_i - cell'_match(i)|^2 / d"

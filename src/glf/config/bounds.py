@@ -49,6 +49,7 @@ BOUNDS = {
     "predictor": WIDTH,
     "local": WIDTH,
     "prototypes": WIDTH,
+    "frozen_prototypes": NOT_NEGATIVE,
     "ema_momentum": SHARE,
     "options": ANY,  # each method knows its own
     "nu": NOT_NEGATIVE,

@@ -32,7 +32,10 @@ PRETRAIN_GROUPS: dict[str, Group] = {
     ),
     "network": (
         "The backbone, and the heads on it.",
-        ("backbone", "weights", "stem", "projector", "projector_norm", "predictor", "local", "prototypes"),
+        (
+            "backbone", "weights", "stem", "projector", "projector_norm", "predictor", "local", "prototypes",
+            "frozen_prototypes",
+        ),
     ),
     "optimisation": (
         "How long and how fast.",

@@ -73,6 +73,8 @@ class PretrainConfig:
     """Layer widths of the local projector (vicregl); default: the method's."""
     prototypes: int | None = None
     """Number of prototypes (swav); default: the method's."""
+    frozen_prototypes: float | None = None
+    """Epochs during which the prototypes are not trained (swav); default: the method's."""
     ema_momentum: tuple[float, float] | None = None
     """First and last momentum of the EMA teacher; default: the method's."""
     options: dict[str, float] = field(default_factory=dict)

@@ -102,7 +102,8 @@ class Queue(Memory):
     def forward(self, keys: Float[Tensor, "view batch dim"]) -> Float[Tensor, "view {self.size} dim"]:
         """Return the queue, then add these keys as unit vectors (in training)."""
         if self.keys.numel() == 0:
-            random = torch.randn(len(keys), self.size, keys.shape[2], generator=Generator().manual_seed(0))
+            shape, seeded = (len(keys), self.size, keys.shape[2]), Generator().manual_seed(0)
+            random = torch.randn(shape, generator=seeded, dtype=torch.float32)  # the same whatever the default dtype
             self.keys = to_device(F.normalize(random, dim=2), keys.device).to(keys.dtype)
         before = self.keys.to(keys)
         if self.learning:
@@ -214,8 +215,8 @@ def concentration(
     """
     distance = (z - centre[label]).norm(dim=1)
     size = torch.bincount(label, minlength=len(centre))
-    total = torch.zeros(len(centre)).index_add_(0, label, distance)
-    phi = total / size.clamp_min(1) / (size + 10).log()
+    total = distance.new_zeros(len(centre)).index_add_(0, label, distance)
+    phi = total / size.clamp_min(1) / (size + 10).to(distance).log()
     phi = torch.where(size > 1, phi, phi.max())
     phi = phi.clamp(phi.quantile(0.1), phi.quantile(0.9))
     return temperature * phi / phi.mean()

@@ -61,7 +61,8 @@ def _optimizer(config: ResolvedPretrainConfig, groups: list[dict[str, Any]]) -> 
         return torch.optim.SGD(groups, lr=lr, momentum=0.9, fused=True)
     from timm.optim import Lars
 
-    # timm's LARS does not adapt groups without weight decay.
     trust = {"trust_coeff": config.lars_eta, "trust_clip": config.lars_clip}
-    lars: torch.optim.Optimizer = Lars(groups, lr=lr, momentum=0.9, **trust)
+    # By itself timm adapts groups with weight decay only: weights would take plain SGD steps if the decay is 0.
+    adapted = [{**group, "always_adapt": group["params"][0].ndim > 1} for group in groups]
+    lars: torch.optim.Optimizer = Lars(adapted, lr=lr, momentum=0.9, **trust)
     return lars

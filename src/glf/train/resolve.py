@@ -98,6 +98,7 @@ def _with_heads(method: Method, config: ResolvedPretrainConfig) -> Method:
         "predictor": config.predictor,
         "local": config.local,
         "prototypes": config.prototypes,
+        "frozen_prototypes": config.frozen_prototypes,
     }
     given = {name: value for name, value in given.items() if value is not None}
     momentum = config.ema_momentum or method.ema_momentum

@@ -178,6 +178,40 @@ def test_the_printed_reading_has_no_gradient_at_usual_widths():
     assert z.grad.abs().max() < 1e-20
 
 
+def test_lpm_is_the_divergence_of_rows_plus_a_constant():
+    """As in PKT and its relatives (docs/adc.md)."""
+    e = Embeddings(z=draw(2, 12, 4), prior=draw(12, 5, seed=1))
+    n = NeighbourDistributions()
+    log_dat, log_pre = n.log_dat(e), n.log_pre(e)
+    divergence = torch.nn.functional.kl_div(
+        log_dat.flatten(0, 1), log_pre.repeat(2, 1), log_target=True, reduction="batchmean"
+    )
+    torch.testing.assert_close(LPM(neighbours=n)(e), divergence + entropy(log_pre).mean())
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("width", "plain", "weighted", "norm"),
+    [
+        (8, (834, 841), (8.3e10, 8.4e10), (3.1e9, 3.2e9)),
+        (16, (113, 127), (1.1e10, 1.3e10), (4.0e8, 4.5e8)),
+        (32, (0.023, 0.051), (2.3e6, 5.1e6), (1.5e5, 4.2e5)),
+        (64, (2.6e-11, 4.8e-11), (0.0026, 0.0048), (1.5e-4, 2.7e-4)),
+        (128, (0, 1e-31), (0, 1e-23), (0, 1e-24)),
+    ],
+)
+def test_the_printed_reading_explodes_for_narrow_z(width, plain, weighted, norm, seed):
+    """The figures of docs/equations.md: weights of 1/H at their bound of 1e8, where cal and dat still differ."""
+    z = draw(2, 256, width, seed=seed).requires_grad_()
+    e = Embeddings(z=z, prior=draw(256, 64, seed=seed + 10))
+    without, with_weights = (
+        DCM(weighted=weights, neighbours=NeighbourDistributions(reading="paper"))(e) for weights in (False, True)
+    )
+    (gradient,) = torch.autograd.grad(with_weights, z)
+    for value, (low, high) in ((without, plain), (with_weights, weighted), (gradient.norm(), norm)):
+        assert 0.97 * low <= float(value.detach()) <= 1.03 * high
+
+
 def test_one_duplicated_image_does_not_take_the_whole_weight():
     prior = draw(256, 64)
     prior[1] = prior[0]

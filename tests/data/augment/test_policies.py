@@ -24,10 +24,32 @@ STRONG = {"brightness": 0.8, "contrast": 0.8, "saturation": 0.8, "hue": 0.2}
             GENTLE | {"saturation": 0.2, "crop_area": (0.08, 1.0), "grey": 0.2, "blur": 0.0, "solarise": 0.0},
             {"solarise": 0.2},
         ),
+        # serdarozsoy/corinfomax-ssl, extras/ldmi_plot/transform_utils.py, for CIFAR too
+        (
+            "asymmetric224",
+            GENTLE | {"saturation": 0.2, "crop_area": (0.08, 1.0), "grey": 0.2, "blur": 1.0, "solarise": 0.0},
+            {"blur": 0.1, "solarise": 0.2},
+        ),
+        # xinliu20/MEC, main_pretrain.py
+        (
+            "mec",
+            GENTLE | {"saturation": 0.2, "crop_area": (0.2, 1.0), "grey": 0.2, "blur": 1.0, "solarise": 0.0},
+            {"blur": 0.1, "solarise": 0.2},
+        ),
     ],
 )
 def test_policies_have_their_publications_numbers(name, first, second):
     assert [asdict(view) for view in policy(name)] == [COMMON | first, COMMON | first | second]
+
+
+@pytest.mark.parametrize(("name", "saturation", "least"), [("ressl", 0.4, 0.2), ("ressl_cifar", 0.2, 0.08)])
+def test_ressl_has_a_strong_and_a_weak_view(name, saturation, least):
+    """ressl_cifar: solo-learn, scripts/pretrain/cifar/augmentations/ressl.yaml."""
+    strong, weak = (asdict(view) for view in policy(name))
+    colours = GENTLE | {"saturation": saturation, "grey": 0.2, "blur": 0.5, "solarise": 0.0}
+    assert strong == COMMON | colours | {"crop_area": (least, 1.0)}
+    assert (weak["crop_area"], weak["flip"]) == ((least, 1.0), 0.5)
+    assert all(weak[name] == 0 for name in ("jitter", "grey", "blur", "solarise"))
 
 
 def test_multicrop_equals_swavs():

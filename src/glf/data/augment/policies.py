@@ -35,6 +35,8 @@ _STRONG = ViewPolicy(crop_area=(0.08, 1.0), brightness=0.8, contrast=0.8, satura
 _GLOBAL = replace(_STRONG, crop_area=(0.14, 1.0))
 _LOCAL = replace(_STRONG, crop_area=(0.05, 0.14), side=18 / 32)
 _BYOL = ViewPolicy(crop_area=(0.08, 1.0), saturation=0.2)
+_BYOL224 = (replace(_BYOL, blur=1.0), replace(_BYOL, blur=0.1, solarise=0.2))
+_CROP_AND_FLIP = ViewPolicy(jitter=0, grey=0)
 
 POLICIES: dict[str, tuple[ViewPolicy, ...]] = {
     # Ermolov et al. 2021 (W-MSE), for all methods: the protocol behind the paper's Table 1
@@ -59,12 +61,16 @@ POLICIES: dict[str, tuple[ViewPolicy, ...]] = {
     "solarised": (ViewPolicy(saturation=0.2, solarise=0.1),) * 2,
     # solo-learn's asymmetric.yaml for CIFAR
     "asymmetric": (_BYOL, replace(_BYOL, solarise=0.2)),
-    # BYOL on ImageNet: with blur
-    "asymmetric224": (replace(_BYOL, blur=1.0), replace(_BYOL, blur=0.1, solarise=0.2)),
+    # BYOL, Barlow Twins and VICReg on ImageNet: with blur; CorInfoMax on CIFAR too
+    "asymmetric224": _BYOL224,
+    # MEC on ImageNet: the same with larger crops
+    "mec": tuple(replace(view, crop_area=(0.2, 1.0)) for view in _BYOL224),
     # wmse with four views
     "wmse4": (_WMSE,) * 4,
     # ReSSL: a strong view, and a weak one (crop and flip only), which must be the last
-    "ressl": (replace(_WMSE, grey=0.2, blur=0.5), ViewPolicy(jitter=0, grey=0)),
+    "ressl": (ViewPolicy(blur=0.5), _CROP_AND_FLIP),
+    # solo-learn's ReSSL for CIFAR
+    "ressl_cifar": (replace(_BYOL, blur=0.5), replace(_CROP_AND_FLIP, crop_area=(0.08, 1.0))),
 }
 
 
