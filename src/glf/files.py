@@ -20,6 +20,7 @@ RESUME_ADVICE = "free some space there, then continue with --resume"
 _FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}  # raised by some network file systems
 _PATIENCE = 2.0  # seconds of waiting for a lock before saying so
+_PARTIAL = re.compile(r"\..+\.(\d+)\.glf-partial")  # names of temporary files, which nothing else has
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -68,7 +69,7 @@ def atomic_write(path: Path, advice: str = "free some space there and try again"
     link stays a link: what it points to is replaced. Devices, pipes and folders are refused.
     """
     path = regular_file(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial = partial_path(path)
     with explain_full_disk(path, advice):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -76,6 +77,11 @@ def atomic_write(path: Path, advice: str = "free some space there and try again"
             os.replace(partial, path)
         finally:
             partial.unlink(missing_ok=True)
+
+
+def partial_path(path: Path, process: int | None = None) -> Path:
+    """The temporary file of a process, else of this one, for a path. Its name says that glf wrote it, and who of it."""
+    return path.with_name(f".{path.name}.{process or os.getpid()}.glf-partial")
 
 
 def regular_file(path: Path) -> Path:
@@ -123,10 +129,15 @@ def first_line(path: Path) -> str:
         return ""
 
 
+def is_partial(path: Path) -> bool:
+    """Whether this is a temporary file of ``atomic_write``."""
+    return _PARTIAL.fullmatch(path.name) is not None
+
+
 def remove_leftovers(folder: Path) -> None:
     """Delete the temporary files that ``atomic_write`` left in a folder when its process was killed."""
     for path in folder.glob(".*"):
-        name = re.fullmatch(r"\..+\.(\d+)", path.name)
+        name = _PARTIAL.fullmatch(path.name)
         if name and not _is_alive(int(name[1])):
             path.unlink(missing_ok=True)
 
