@@ -165,7 +165,7 @@ def test_a_damaged_log_of_metrics_is_read_as_far_as_possible(tmp_path: Path, cap
     assert "1 logged steps" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["ö [bold]", "x[/red]y", "a\nb", 'it\'s "quoted" \\ $(id)', "~", "-n"])
+@pytest.mark.parametrize("name", ["ö [bold]", "x[/red]y", "a:smile:", "a\nb", 'it\'s "quoted" \\ $(id)', "~", "-n"])
 def test_names_are_printed_as_they_are(name: str, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     run = tmp_path / name
     small = {"max_images": 96, "batch_size": 32, "epochs": 1, "val_images": 16, "auto": False, "device": "cpu"}

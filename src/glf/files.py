@@ -218,14 +218,11 @@ def _acquire(lock: FileLock, path: Path, stopped: Callable[[], bool]) -> None:
 
 
 def _say_who_holds(path: Path) -> None:
-    from rich.console import Console  # not needed by most commands that lock
-
     owner = lock_owner(path)
     who = "another process" if owner is None else f"process {owner.process} on {owner.machine}"
     if owner is not None and owner.machine == platform.node() and not _is_alive(owner.process):
         who = f"a child of process {owner.process}, which has ended: end that child"
-    text = printable(f"waiting for {lock_path(path)}, held by {who}")
-    Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+    print(printable(f"waiting for {lock_path(path)}, held by {who}"), file=sys.stderr, flush=True)
 
 
 def printable(text: str) -> str:
