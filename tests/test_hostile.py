@@ -140,15 +140,34 @@ def test_other_damaged_files_of_a_report(tmp_path: Path, capsys: Any) -> None:
     run = a_run(tmp_path / "run")
     figures = run / "artifacts" / "report.json"
     whole = json.loads(figures.read_text())
+    near = whole["neighbours"]
+    (query,) = near["queries"]
     for change, message in (
         ({"columns": {"trained": {"spectrum": [None]}}}, "columns.trained.spectrum.0 must be a number"),
         ({"views": {**whole["views"], "sheet": {"count": 10**9, "columns": 2}}}, "views.sheet.count must be at most"),
         ({"map": {**whole["map"], "points": [[1]]}}, "map.points.0 must be a list of 2"),
+        ({"map": {**whole["map"], "group": [0, 1, 0, 10**30]}}, "map.group.3 must be from -1 (no label) to 1"),
+        ({"map": {**whole["map"], "group": [0]}}, "map.group has 1 entries, and map.points 4"),
+        ({"map": {**whole["map"], "points": [], "group": []}}, "map.points is empty"),
+        ({"neighbours": {**near, "queries": [{"near": [{"index": 10**9}]}]}}, "neighbours.queries.0.class is missing"),
+        (
+            {
+                "neighbours": {
+                    **near,
+                    "queries": [{**query, "near": [{"row": 10**30, "class": "cat", "similarity": 1}]}],
+                }
+            },
+            "neighbours.queries.0.near.0.row must be at most",
+        ),
+        ({"neighbours": {**near, "queries": 2 * [query]}}, "neighbours.sheet.count must be at least 6"),
+        ({"outliers": {**whole["outliers"], "histogram": []}}, "outliers.histogram is empty"),
+        ({"outliers": {**whole["outliers"], "found": [{"row": 1, "class": None}]}}, "found.0.entropy is missing"),
+        ({"views": {**whole["views"], "images": []}}, "views.images is empty"),
     ):
         figures.write_text(json.dumps({**whole, **change}))
-        assert message in report()
-    figures.write_text(json.dumps({**whole, "outliers": {**whole["outliers"], "histogram": []}}))
-    assert "is damaged, or was edited (ZeroDivisionError" in report()
+        line = report()
+        assert message in line
+        assert "report.json is damaged, or was edited" in line
     (run / "result.json").write_text(DEEP)
     assert "is not valid JSON" in report()
     shutil.rmtree(run)
