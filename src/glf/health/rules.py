@@ -125,8 +125,7 @@ def _flat(records: Records, key: str, what: str, least: float, patience: int) ->
 def collapsed_at_end(records: Records) -> list[Finding]:
     """The last state of a run that has ended, however few its steps are: its features are what is saved.
 
-    Until they have settled, features may be narrow or flat alone (healthy ones had a spread of 0.08 with a rank of 7):
-    it takes both, or z as well.
+    Unsettled features may be narrow or flat alone (healthy ones: a spread of 0.08, a rank of 7); it takes both, or z.
     """
     z = next((r for r in reversed(records) if "z/spread" in r), {"z/spread": 1.0, "z/rank": math.inf})
     features = next((r for r in reversed(records) if "val/spread" in r), None)
