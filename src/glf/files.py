@@ -1,4 +1,4 @@
-"""Files: reading what a user names, atomic writes, locks, messages for full disks, printable names."""
+"""Files: reading what a user names, atomic writes, locks, messages for full disks and limits, printable names."""
 
 import errno
 import io
@@ -48,6 +48,28 @@ def read_regular(path: Path | str, most: int) -> bytes:
     if len(data) > most:
         raise ValueError(f"{path} has more than {most:,} bytes: give another file")
     return data
+
+
+def require_open_files(needed: int) -> None:
+    """Raise this process's limit of open files as far as it may, if it is too low; OSError if it stays too low.
+
+    Without that, workers fail one by one, and the process that waits for them hangs.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows, which has no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    with suppress(ValueError, OSError):  # some systems have another, lower limit
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed if hard == resource.RLIM_INFINITY else hard, hard))
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if allowed < needed:
+        raise OSError(
+            f"this process may open {allowed} files at once, and the command needs up to {needed}: raise the limit"
+            f" (ulimit -n {needed}), or set fewer --workers if it has that option"
+        )
 
 
 @contextmanager

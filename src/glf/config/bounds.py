@@ -116,6 +116,7 @@ METHOD_BOUNDS = {
     **dict.fromkeys(("queue", "warmup", "order"), Bounds(least=0, most=10**8)),
     **dict.fromkeys(("same", "old", "share"), SHARE),
 }
+MAX_WORKERS = 16  # chosen automatically: more decoding processes or threads only wait for the disk and fill the memory
 NOT_EMPTY = {"probe_lrs", "logistic_c", "detect_lr", "fractions"}
 
 
