@@ -33,10 +33,10 @@ class Forked(subprocess.Popen[str]):
         start_new_session: bool = False,
     ) -> None:
         self.args = words = [str(word) for word in command]
-        self._pipes: list[Path | None] = [
+        self.pipes: list[Path | None] = [
             _new_file() if given == subprocess.PIPE else None for given in (stdout, stderr)
         ]
-        outputs = [str(pipe or _name(given)) for pipe, given in zip(self._pipes, (stdout, stderr), strict=True)]
+        outputs = [str(pipe or _name(given)) for pipe, given in zip(self.pipes, (stdout, stderr), strict=True)]
         environment = dict(os.environ if env is None else env)
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(IMPORTED)  # when the first process starts, and the server with it
@@ -59,8 +59,8 @@ class Forked(subprocess.Popen[str]):
     def communicate(self, input: None = None, timeout: float | None = None) -> tuple[str, str]:  # noqa: A002
         """Wait for it; return what it has printed to pipes, to be asked for once."""
         self.wait(timeout)
-        out, err = ("" if pipe is None else pipe.read_text() for pipe in self._pipes)
-        for pipe in self._pipes:
+        out, err = ("" if pipe is None else pipe.read_text() for pipe in self.pipes)
+        for pipe in self.pipes:
             if pipe is not None:
                 pipe.unlink()
         return out, err

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from glf.checkpoint import CHECKPOINT_SCHEMA, load_checkpoint, save_checkpoint
+from glf.files import partial_path
 
 
 def test_round_trip_and_schema(tmp_path: Path) -> None:
@@ -34,7 +35,7 @@ def test_a_full_disk_is_reported_and_loses_nothing(tmp_path: Path, monkeypatch: 
     path = tmp_path / "a.ckpt"
     save_checkpoint({"n": 1}, path)
     before = path.read_bytes()
-    (tmp_path / f".a.ckpt.{os.getpid()}").symlink_to("/dev/full")  # where the temporary file would be written
+    partial_path(path).symlink_to("/dev/full")  # where the temporary file would be written
     with pytest.raises(OSError, match=r"could not be written.*No space left.*intact"):
         save_checkpoint({"x": torch.zeros(10_000)}, path)
     assert path.read_bytes() == before

@@ -225,6 +225,14 @@ def test_a_closed_pipe_is_no_mistake() -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_leads_nowhere(closed: str) -> None:
+    command = f"{shlex.join(GLF)} methods simclr {closed}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ("simclr" in done.stdout) == (" >&-" not in f" {closed}")
+
+
 def test_python_m_glf_is_glf(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "glf", "methods", "simclrr"], capture_output=True, text=True)
     assert done.returncode == 2

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -20,6 +21,7 @@ from glf.checkpoint import load_checkpoint
 from glf.config.adc import AdcOptions
 from glf.constrain.adc import LPM
 from glf.constrain.target_distribution import TARGET_DISTRIBUTIONS
+from glf.data.sources import load_images
 from glf.distributed import gather, rank, same_everywhere, world_size
 from glf.methods import METHODS, parse
 from glf.types import BATCH_DIM, Embeddings
@@ -157,29 +159,82 @@ def test_two_processes_train_one_run(method, tmp_path):
     assert (tmp_path / "run" / "backbone.safetensors").exists()
 
 
+SMALL = (
+    "--device cpu --devices 2 --max-images 128 --batch-size 32 --epochs 1 --val-images 32 --workers 0 --no-auto".split()
+)
+
+
+def free_port() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+def node(rank: int, port: str, *command: object) -> Forked:
+    """One of two processes, as the launcher of a cluster would start it."""
+    return Forked(
+        [sys.executable, *map(str, command)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
+    )
+
+
+def train_together(run: Path, *nodes: tuple[Path, list[str]]) -> list[tuple[int | None, str]]:
+    """Exit code and errors of two processes, each in a folder and with options of its own."""
+    code = "import os, sys; os.chdir(sys.argv.pop(1)); from glf.cli import main; main()"
+    port = free_port()
+    processes = [
+        node(rank, port, "-c", code, folder, "pretrain", "--method", "simclr+adc", "--out", run, *SMALL, *options)
+        for rank, (folder, options) in enumerate(nodes)
+    ]
+    said = [process.communicate(timeout=120)[1] for process in processes]
+    return [(process.returncode, text) for process, text in zip(processes, said, strict=True)]
+
+
 @pytest.mark.parametrize("option", ["--lr 0.01", "--seed 3", "--nu 0.5"])
 def test_processes_with_different_options_are_refused(option, tmp_path):
     """As a stale script on one node would start them; each process says what it has."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    command = [sys.executable, "-m", "glf", "pretrain", "--method", "simclr+adc", "--out", tmp_path / "run"]
-    small = "--device cpu --devices 2 --max-images 128 --batch-size 32 --epochs 1 --val-images 32 --workers 0".split()
-    processes = [
-        Forked(
-            [*command, *small, *(option.split() if rank else [])],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
-        )
-        for rank in range(2)
-    ]
-    for process in processes:
-        _, said = process.communicate(timeout=120)
-        assert process.returncode == 2
+    for code, said in train_together(tmp_path / "run", (tmp_path, []), (tmp_path, option.split())):
+        assert code == 2
         assert f"the processes disagree on {option[2:].split()[0]} (" in said
         assert "Traceback" not in said
     assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_processes_with_other_images_under_the_same_name_are_refused(tmp_path):
+    """Each node has a file of that name, with as many images; copies of the same ones are accepted."""
+    images = load_images("fashion-mini").pixels[:161]
+    changed = images[:160].copy()
+    changed[7] = images[160]
+    nodes = []
+    for number, pixels in enumerate((images[:160], images[:160], changed)):
+        (tmp_path / f"node{number}").mkdir()
+        np.save(tmp_path / f"node{number}" / "pics.npy", pixels)
+        os.utime(tmp_path / f"node{number}" / "pics.npy", ns=(number, number))
+        nodes.append((tmp_path / f"node{number}", ["--data", "pics.npy"]))
+    for code, said in train_together(tmp_path / "other", nodes[0], nodes[2]):
+        assert code == 2
+        assert "processes disagree on the images (pics.npy on this rank): put the same data on every node" in said
+    assert [code for code, _ in train_together(tmp_path / "same", nodes[0], nodes[1])] == [0, 0]
+
+
+def test_a_process_that_waits_for_the_others_says_so(tmp_path):
+    """The other one has failed before they could meet."""
+    code = "import glf.train.trainer as t; t.MEETING_PATIENCE = 0.2; from glf.cli import main; main()"
+    process = node(0, port := free_port(), "-c", code, "pretrain", "--out", tmp_path / "run", *SMALL)
+    _, errors = process.pipes
+    try:
+        deadline, said = time.monotonic() + 120, ""
+        while "waiting for" not in said:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+            said = errors.read_text()
+    finally:
+        process.kill()
+        process.communicate(timeout=30)
+    assert f"rank 0 is waiting for the other processes of the run, 2 in all at 127.0.0.1:{port}" in said
 
 
 def started(run: Path) -> Forked:

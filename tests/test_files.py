@@ -18,6 +18,7 @@ from glf.files import (
     lock_owner,
     lock_path,
     open_regular,
+    partial_path,
     read_regular,
     remove_leftovers,
 )
@@ -124,8 +125,8 @@ def test_a_disk_without_locks_is_worked_on_all_the_same(tmp_path: Path, monkeypa
 
 def test_what_a_killed_process_was_writing_is_removed(tmp_path: Path) -> None:
     ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
-    half, mine = tmp_path / f".last.ckpt.{int(ended.stdout)}", tmp_path / f".last.ckpt.{os.getpid()}"
-    others = [tmp_path / name for name in (".hidden", "last.ckpt", "a.1", f".{10**30}")]
+    half, mine = partial_path(tmp_path / "last.ckpt", int(ended.stdout)), partial_path(tmp_path / "last.ckpt")
+    others = [tmp_path / name for name in (".hidden", "last.ckpt", "a.1", f".{10**30}", ".backup.2019", ".x.999999999")]
     for path in (half, mine, *others):
         path.touch()
     remove_leftovers(tmp_path)

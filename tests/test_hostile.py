@@ -61,8 +61,10 @@ def test_every_number_among_the_options_has_bounds(name: str) -> None:
         ("pretrain --rho 2", "rho must be above 2, got 2.0"),
         ("pretrain --projector 0", "projector must be at least 1, got (0,)"),
         ("pretrain --projector 64 -5", "projector must be at least 1, got (64, -5)"),
-        ("pretrain --options temperature nan", "options must be a finite number"),
-        ("pretrain --options temperature 0", "temperature of simclr+lpm must be above 0, got 0"),
+        ("pretrain --options temperature nan", "temperature of --options must be above 0, got nan"),
+        ("pretrain --options temperature 0", "temperature of --options must be above 0, got 0"),
+        ("pretrain --data not-there --options temperature 0", "temperature of --options must be above 0, got 0"),
+        ("pretrain --data not-there --image-size 9000 --batch-size 256", "px need"),
         ("pretrain --image-size 50000", "image_size must be at most 10000, got 50000"),
         ("pretrain --image-size 9000 --batch-size 256", "px need"),
         ("pretrain --ema-momentum 0.9 1.5", "ema_momentum must be at most 1"),
@@ -140,15 +142,34 @@ def test_other_damaged_files_of_a_report(tmp_path: Path, capsys: Any) -> None:
     run = a_run(tmp_path / "run")
     figures = run / "artifacts" / "report.json"
     whole = json.loads(figures.read_text())
+    near = whole["neighbours"]
+    (query,) = near["queries"]
     for change, message in (
         ({"columns": {"trained": {"spectrum": [None]}}}, "columns.trained.spectrum.0 must be a number"),
         ({"views": {**whole["views"], "sheet": {"count": 10**9, "columns": 2}}}, "views.sheet.count must be at most"),
         ({"map": {**whole["map"], "points": [[1]]}}, "map.points.0 must be a list of 2"),
+        ({"map": {**whole["map"], "group": [0, 1, 0, 10**30]}}, "map.group.3 must be from -1 (no label) to 1"),
+        ({"map": {**whole["map"], "group": [0]}}, "map.group has 1 entries, and map.points 4"),
+        ({"map": {**whole["map"], "points": [], "group": []}}, "map.points is empty"),
+        ({"neighbours": {**near, "queries": [{"near": [{"index": 10**9}]}]}}, "neighbours.queries.0.class is missing"),
+        (
+            {
+                "neighbours": {
+                    **near,
+                    "queries": [{**query, "near": [{"row": 10**30, "class": "cat", "similarity": 1}]}],
+                }
+            },
+            "neighbours.queries.0.near.0.row must be at most",
+        ),
+        ({"neighbours": {**near, "queries": 2 * [query]}}, "neighbours.sheet.count must be at least 6"),
+        ({"outliers": {**whole["outliers"], "histogram": []}}, "outliers.histogram is empty"),
+        ({"outliers": {**whole["outliers"], "found": [{"row": 1, "class": None}]}}, "found.0.entropy is missing"),
+        ({"views": {**whole["views"], "images": []}}, "views.images is empty"),
     ):
         figures.write_text(json.dumps({**whole, **change}))
-        assert message in report()
-    figures.write_text(json.dumps({**whole, "outliers": {**whole["outliers"], "histogram": []}}))
-    assert "is damaged, or was edited (ZeroDivisionError" in report()
+        line = report()
+        assert message in line
+        assert "report.json is damaged, or was edited" in line
     (run / "result.json").write_text(DEEP)
     assert "is not valid JSON" in report()
     shutil.rmtree(run)
@@ -165,7 +186,7 @@ def test_a_damaged_log_of_metrics_is_read_as_far_as_possible(tmp_path: Path, cap
     assert "1 logged steps" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["ö [bold]", "x[/red]y", "a\nb", 'it\'s "quoted" \\ $(id)', "~", "-n"])
+@pytest.mark.parametrize("name", ["ö [bold]", "x[/red]y", "a:smile:", "a\nb", 'it\'s "quoted" \\ $(id)', "~", "-n"])
 def test_names_are_printed_as_they_are(name: str, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     run = tmp_path / name
     small = {"max_images": 96, "batch_size": 32, "epochs": 1, "val_images": 16, "auto": False, "device": "cpu"}

@@ -133,6 +133,32 @@ def test_the_command_replaces_what_it_wrote_itself(command: str, out: str) -> No
         assert glf(*command.format(out).split()) == 0
 
 
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("embed pixels photos --out", "e.npy"),
+        ("embed pixels photos --out", "e.csv"),
+        ("embed pixels photos --out", "e.parquet"),
+        ("search pixels photos/0.png photos --out", "s.csv"),
+        ("outliers pixels photos --out", "o.csv"),
+    ],
+)
+def test_a_table_that_was_edited_or_exchanged_is_the_users(command: str, name: str, tmp_path: Path) -> None:
+    out = tmp_path / name
+    assert glf(*command.split(), str(out)) == 0
+    written = out.read_bytes()
+    out.write_bytes(written[:-1] + b"7")  # of the same size, and with the same header
+    before = everything(tmp_path)
+    assert glf(*command.split(), str(out)) == 2
+    assert everything(tmp_path) == before
+    out.write_bytes(written)
+    assert glf(*command.split(), str(out)) == 0
+    other = "outliers pixels photos --out" if name != "o.csv" else "search pixels photos/0.png photos --out"
+    assert glf(*other.split(), str(out)) == 2
+    sidecar(out, "json").unlink()
+    assert glf(*command.split(), str(out)) == 2, "written by hand, it may start like one of ours"
+
+
 def test_a_link_stays_a_link_and_a_pipe_is_refused(place: Path, tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text("")
     (tmp_path / "link.html").symlink_to("page.html")

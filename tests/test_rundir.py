@@ -16,7 +16,7 @@ from rich.console import Console
 from glf import rundir
 from glf.checkpoint import load_checkpoint, save_checkpoint
 from glf.config.training import PretrainConfig, with_defaults
-from glf.files import lock_path
+from glf.files import lock_path, partial_path
 from glf.result import read_result, update_result
 from glf.runfiles import LAST, LOCK, RESULT
 from glf.train.run import pretrain
@@ -126,10 +126,24 @@ def test_overwriting_deletes_what_glf_wrote_and_the_configuration_last(
     assert tmp_path.is_dir()
 
 
+def test_a_run_that_was_killed_at_once_left_nothing_that_is_in_the_way(tmp_path: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    partial_path(tmp_path / "config.json", int(ended.stdout)).touch()
+    lock_path(tmp_path / "run").touch()
+    with rundir.create(with_defaults(rundir.resolve_directory(PretrainConfig(out=tmp_path)))):
+        assert {path.name for path in tmp_path.iterdir()} == {"config.json", ".run.lock"}
+
+
+@pytest.mark.parametrize("out", [Path(os.devnull), Path(__file__), Path(__file__).parent])
+def test_what_is_not_a_run_is_not_offered_for_overwriting(out: Path) -> None:
+    with pytest.raises(ValueError, match="is not a run directory and is not overwritten: choose another --out"):
+        rundir.resolve_directory(PretrainConfig(out=out))
+
+
 def test_a_resumed_run_removes_what_a_kill_left(tmp_path: Path) -> None:
     run = begun(tmp_path / "run")
     ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
-    half = [run / "checkpoints" / f".last.ckpt.{int(ended.stdout)}", run / f".result.json.{int(ended.stdout)}"]
+    half = [partial_path(run / name, int(ended.stdout)) for name in (LAST, "result.json")]
     for path in half:
         path.touch()
     begun(run, resume=True)

@@ -129,13 +129,13 @@ def _search(case: Case) -> None:
     ]
     case.words += [_encoder(case), *queries, case.put(case.random.choice(DATA)), "--device", "cpu"]
     if case.chance(0.6):
-        case.out_file((".csv",), default="")
+        case.out_file((".csv",), ".glf.json", default="")
     case.options(*ENCODER_OPTIONS)
 
 
 def _outliers(case: Case) -> None:
     case.words += [_encoder(case), case.put(case.random.choice(DATA)), "--device", "cpu"]
-    case.out_file((".csv",), default="outliers.csv")
+    case.out_file((".csv",), ".glf.json", default="outliers.csv")
     case.options(*ENCODER_OPTIONS)
 
 

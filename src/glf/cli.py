@@ -37,6 +37,7 @@ class OutputConsole(Console):
 def main(arguments: list[str] | None = None) -> None:
     """Run a command. A user's mistake ends in one line and exit code 2; GLF_DEBUG=1 shows the traceback."""
     arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a file name that is not text must not make a message fail
             stream.reconfigure(errors="backslashreplace")
@@ -65,6 +66,20 @@ def main(arguments: list[str] | None = None) -> None:
         _fail("out of memory: a smaller --batch-size, --image-size or network, or --accumulate", 2)
     if code:
         sys.exit(code)
+
+
+def _open_closed_streams() -> None:
+    """Let streams that are closed (``>&-``) lead nowhere: a file opened next would become the output of a child."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
 
 
 def parse_config(name: str, arguments: list[str]) -> Any:

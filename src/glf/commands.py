@@ -5,6 +5,7 @@ from the command line; ``glf.NAME(option=value)`` builds the same config from ke
 """
 
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from importlib import import_module
@@ -14,6 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 from rich.console import Console
 
 from glf.config.base import from_dict, groups, to_dict
+from glf.config.bounds import MAX_WORKERS
 from glf.config.evaluation import (
     CompareConfig,
     DoctorConfig,
@@ -24,7 +26,10 @@ from glf.config.evaluation import (
 )
 from glf.config.inference import EmbedConfig, ExportConfig, OutliersConfig, SearchConfig, ShardConfig
 from glf.config.training import AdaptConfig, PretrainConfig
+from glf.files import require_open_files
 
+OWN_FILES = 64  # 12 were counted in a run, and there may be 16 decoding threads
+FILES_PER_WORKER = 24  # 2 pipes and a process for each, and up to 4 batches of 4 tensors that wait in shared memory
 P = ParamSpec("P")
 C = TypeVar("C")
 R = TypeVar("R")
@@ -51,11 +56,18 @@ class Command:
 
     def run(self, config: Any, console: Console | None = None) -> Any:
         """Import the function and call it."""
+        require_open_files(open_files(config))
         module, _, name = self.function.partition(":")
         return getattr(import_module(module), name)(config, console)
 
 
 COMMANDS: dict[str, Command] = {}
+
+
+def open_files(config: Any) -> int:
+    """How many files a command may have open at once: its own, and what it shares with its workers."""
+    given = getattr(config, "workers", 0)
+    return OWN_FILES + FILES_PER_WORKER * (min(MAX_WORKERS, os.cpu_count() or 1) if given is None else given)
 
 
 def command(

@@ -8,8 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-MAX_WORKERS = 16  # more decoding processes only wait for the disk and fill the memory with batches
-
 
 def accelerator(device: str) -> str:
     """Resolve ``auto`` to cpu, gpu or mps, the names that Lightning uses."""

@@ -1,4 +1,4 @@
-"""Files: reading what a user names, atomic writes, locks, messages for full disks, printable names."""
+"""Files: reading what a user names, atomic writes, locks, messages for full disks and limits, printable names."""
 
 import errno
 import io
@@ -20,6 +20,7 @@ RESUME_ADVICE = "free some space there, then continue with --resume"
 _FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}  # raised by some network file systems
 _PATIENCE = 2.0  # seconds of waiting for a lock before saying so
+_PARTIAL = re.compile(r"\..+\.(\d+)\.glf-partial")  # names of temporary files, which nothing else has
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -49,6 +50,28 @@ def read_regular(path: Path | str, most: int) -> bytes:
     return data
 
 
+def require_open_files(needed: int) -> None:
+    """Raise this process's limit of open files as far as it may, if it is too low; OSError if it stays too low.
+
+    Without that, workers fail one by one, and the process that waits for them hangs.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows, which has no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    with suppress(ValueError, OSError):  # some systems have another, lower limit
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed if hard == resource.RLIM_INFINITY else hard, hard))
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if allowed < needed:
+        raise OSError(
+            f"this process may open {allowed} files at once, and the command needs up to {needed}: raise the limit"
+            f" (ulimit -n {needed}), or set fewer --workers if it has that option"
+        )
+
+
 @contextmanager
 def explain_full_disk(path: Path, advice: str = "free some space there and try again") -> Iterator[None]:
     """Turn the error of a full disk, a quota or a file-size limit into one line with advice."""
@@ -68,7 +91,7 @@ def atomic_write(path: Path, advice: str = "free some space there and try again"
     link stays a link: what it points to is replaced. Devices, pipes and folders are refused.
     """
     path = regular_file(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial = partial_path(path)
     with explain_full_disk(path, advice):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -76,6 +99,11 @@ def atomic_write(path: Path, advice: str = "free some space there and try again"
             os.replace(partial, path)
         finally:
             partial.unlink(missing_ok=True)
+
+
+def partial_path(path: Path, process: int | None = None) -> Path:
+    """The temporary file of a process, else of this one, for a path. Its name says that glf wrote it, and who of it."""
+    return path.with_name(f".{path.name}.{process or os.getpid()}.glf-partial")
 
 
 def regular_file(path: Path) -> Path:
@@ -123,10 +151,15 @@ def first_line(path: Path) -> str:
         return ""
 
 
+def is_partial(path: Path) -> bool:
+    """Whether this is a temporary file of ``atomic_write``."""
+    return _PARTIAL.fullmatch(path.name) is not None
+
+
 def remove_leftovers(folder: Path) -> None:
     """Delete the temporary files that ``atomic_write`` left in a folder when its process was killed."""
     for path in folder.glob(".*"):
-        name = re.fullmatch(r"\..+\.(\d+)", path.name)
+        name = _PARTIAL.fullmatch(path.name)
         if name and not _is_alive(int(name[1])):
             path.unlink(missing_ok=True)
 
@@ -207,14 +240,11 @@ def _acquire(lock: FileLock, path: Path, stopped: Callable[[], bool]) -> None:
 
 
 def _say_who_holds(path: Path) -> None:
-    from rich.console import Console  # not needed by most commands that lock
-
     owner = lock_owner(path)
     who = "another process" if owner is None else f"process {owner.process} on {owner.machine}"
     if owner is not None and owner.machine == platform.node() and not _is_alive(owner.process):
         who = f"a child of process {owner.process}, which has ended: end that child"
-    text = printable(f"waiting for {lock_path(path)}, held by {who}")
-    Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+    print(printable(f"waiting for {lock_path(path)}, held by {who}"), file=sys.stderr, flush=True)
 
 
 def printable(text: str) -> str:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from glf.config.base import nearest
-from glf.config.bounds import METHOD_BOUNDS, NOT_NEGATIVE
+from glf.config.bounds import check_method_options
 from glf.nn.heads import Heads
 from glf.terms import EmbeddingTransform, Role, Term, set_epoch
 from glf.types import Embeddings, Loss
@@ -155,12 +155,11 @@ class Method:
 
     def build(self, **options: float) -> Objective:
         """Build the objective; options that are not given have their defaults."""
+        check_method_options(options, self.name)
         for name, value in options.items():
             if name not in self.options:
                 known = ", ".join(self.options) or "none"
                 raise ValueError(f"{self.name} has no option {name!r}{nearest(name, self.options)} (it has: {known})")
-            if wanted := METHOD_BOUNDS.get(name, NOT_NEGATIVE).violated(value):
-                raise ValueError(f"{name} of {self.name} must be {wanted}, got {value:g}")
             if isinstance(self.options[name], int) and not float(value).is_integer():
                 raise ValueError(f"{self.name} takes a whole number for {name}, not {value:g}")
         given = {name: type(self.options[name])(value) for name, value in options.items()}

@@ -13,7 +13,7 @@ from glf.config.training import AdaptConfig, PretrainConfig, ResolvedPretrainCon
 from glf.data.shards.fetch import is_command
 from glf.data.source import Skipped
 from glf.distributed import launched_rank
-from glf.files import exclusive_lock, lock_owner, lock_path, remove_leftovers
+from glf.files import exclusive_lock, is_partial, lock_owner, lock_path, remove_leftovers
 from glf.result import write_file
 from glf.runfiles import CHECKPOINTS, CONFIG, LAST, LOCK, SKIPPED, WRITTEN
 
@@ -50,11 +50,16 @@ def resolve_directory(config: PretrainConfig) -> PretrainConfig:
         return config
     if launched_rank():  # the first process creates the directory; the others find it
         return config
+    check_free(out)
     if _exists(out) and not config.overwrite:
         raise ValueError(f"{out} already exists: continue it with --resume, replace it with --overwrite, or set --out")
+    return config
+
+
+def check_free(out: Path) -> None:
+    """Refuse what is neither a run nor empty: a file, a device, or a folder with the user's files."""
     if _exists(out) and not is_run(out):
         raise ValueError(f"{out} is not a run directory and is not overwritten: choose another --out")
-    return config
 
 
 @contextmanager
@@ -92,7 +97,10 @@ def _lock(out: Path) -> Iterator[None]:
 
 
 def _exists(out: Path) -> bool:
-    return out.exists() and (not out.is_dir() or any(item != lock_path(out / LOCK) for item in out.iterdir()))
+    """Whether there is anything; what a run that was killed at once has left does not count."""
+    if not out.is_dir():
+        return out.exists()
+    return any(item != lock_path(out / LOCK) and not is_partial(item) for item in out.iterdir())
 
 
 def is_run(out: Path) -> bool:

@@ -1,4 +1,4 @@
-"""The JSON files that glf reads again, as types: result.json, compare.json, and the data of the report's figures.
+"""The JSON files that glf reads again, as types: result.json, compare.json (the report: reporting/figure_data.py).
 
 Only what is read again is described; other keys are not looked at. ``check`` names the file and the key of a value that
 does not fit: files may be damaged, edited, or somebody else's.
@@ -176,89 +176,6 @@ class ComparisonResult(ComparisonMore):
     base: str
     variants: dict[str, Table]
     runs: list[ComparedRun]
-
-
-class Sheet(TypedDict):
-    """A sheet of thumbnails."""
-
-    count: Few
-    columns: Few
-
-
-class Similarity(TypedDict):
-    """Histograms of cosines."""
-
-    same: list[float]
-    different: list[float]
-
-
-class Curves(TypedDict, total=False):
-    """Spectrum and similarities of an encoder's features."""
-
-    spectrum: list[float]
-    similarity: Similarity
-
-
-class MapRecord(TypedDict):
-    """The feature map."""
-
-    points: list[tuple[float, float]]
-    group: list[int]
-    groups: list[str]
-    by: str
-    sheet: Sheet
-
-
-class Outliers(TypedDict):
-    """Likely outliers, and the histogram of all entropies."""
-
-    prior: str
-    largest: float
-    histogram: list[float]
-    found: list[Table]
-    sheet: Sheet
-
-
-class Gallery(TypedDict):
-    """Images on a sheet."""
-
-    sheet: Sheet
-
-
-class ViewsRecord(Gallery):
-    """Augmented images."""
-
-    images: list[Table]
-
-
-class Query(TypedDict):
-    """An image with its neighbours."""
-
-    near: list[Table]
-
-
-class NeighboursRecord(Gallery):
-    """Images with their nearest neighbours."""
-
-    queries: list[Query]
-
-
-class FrozenMap(TypedDict):
-    """The map of the encoder before it was adapted."""
-
-    points: list[tuple[float, float]]
-
-
-class FigureData(TypedDict, total=False):
-    """artifacts/report.json."""
-
-    split: str
-    columns: dict[str, Curves]
-    map: MapRecord
-    map_frozen: FrozenMap
-    neighbours: NeighboursRecord
-    views: ViewsRecord
-    outliers: Outliers
 
 
 def check(content: Any, kind: Any, path: Path) -> None:

@@ -5,7 +5,7 @@ from rich.console import Console
 from glf.config.inference import ShardConfig
 from glf.data import sources
 from glf.data.shards.schema import ShardIndex
-from glf.data.shards.write import plan_shards, write_shards
+from glf.data.shards.write import find_indexes, plan_shards, write_shards
 from glf.device import torch_device
 from glf.nn.prior import check_prior, prior_features
 from glf.ui import say
@@ -14,6 +14,7 @@ from glf.ui import say
 def shard(config: ShardConfig, console: Console | None = None) -> ShardIndex:
     """Write the shards of one split, and return the content of shards.json."""
     console = console or Console()
+    find_indexes(config.out)  # refuses what cannot be the output
     if config.prior is not None:
         check_prior(config)
     images = sources.load_images(

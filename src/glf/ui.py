@@ -21,9 +21,8 @@ def counted(number: int, noun: str) -> str:
 
 
 def say(console: Console, *lines: str, style: str = "") -> None:
-    """Print lines as they are: no markup, no highlighting, no wrapping; line breaks and control characters escaped."""
-    text = "\n".join(printable(line) for line in lines)
-    console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+    """Print lines as they are: no markup, emoji or colours of rich's, no wrapping; control characters escaped."""
+    console.print(Text("\n".join(printable(line) for line in lines), style=style), soft_wrap=True)
 
 
 def as_text(text: str) -> Text:

@@ -17,9 +17,11 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from forked import Forked
+from glf.cli import main
 from glf.comparison import processes
 from glf.comparison.conduct import compare
 from glf.comparison.study import from_flags
+from glf.comparison.worker import work
 from glf.config.base import to_dict
 from glf.config.evaluation import CompareConfig
 from glf.rundir import Stopped
@@ -135,6 +137,32 @@ def test_runs_with_other_settings_are_refused(few_images: str, tmp_path: Path, c
     pretrain(replace(study.config(cell), out=out / cell.path), console)
     with pytest.raises(ValueError, match="was trained with epochs 1, but the study says 2: choose another --out"):
         compare(replace(config, settings={**QUICK, "epochs": "2"}), console)
+
+
+@pytest.mark.usefixtures("quick_workers")
+def test_one_evaluation_alone_by_the_command_line(
+    few_images: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = command(few_images, tmp_path / "out", "none")[3:]
+    main([*asked, "--evaluation", "suite", "knn"])
+    (run,) = json.loads((tmp_path / "out" / "compare.json").read_text())["runs"]
+    assert run["values"].keys() == {"knn5", "knn"}
+    assert "few/simclr/none/0  knn5" in capsys.readouterr().out
+
+
+def test_a_folder_that_is_not_a_run_is_refused_before_any_run_begins(
+    few_images: str, tmp_path: Path, console: Console
+) -> None:
+    notes = tmp_path / "out" / "few" / "simclr" / "none" / "0" / "notes.txt"
+    notes.parent.mkdir(parents=True)
+    notes.write_text("the only copy of something")
+    config = small(few_images, tmp_path / "out", constrain=("none",), seeds=1)
+    with pytest.raises(ValueError, match="is not a run directory and is not overwritten: choose another --out"):
+        compare(config, console)
+    (cell,) = from_flags(config).cells()
+    with pytest.raises(ValueError, match="is not a run directory"):  # also if it appears after the check
+        work(from_flags(config).config(cell), from_flags(config).evaluate_config(notes.parent))
+    assert notes.read_text() == "the only copy of something"
 
 
 def test_a_killed_comparison_continues_where_it_was(few_images: str, tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ def test_an_unhealthy_run_is_named(why: str, small_run: Run, console: Console) -
     run = small_run(**settings)
     found = {finding.name: finding for finding in examine(read_metrics(run))}
     assert name in found
+    at_end = [finding.name for finding in examine(read_metrics(run), ended=True)]
     if steps is not None:
         assert found[name].since in steps
     else:  # the first step of the final, unbroken sequence of steps with an effective rank below 1.3
@@ -97,9 +98,9 @@ def test_an_unhealthy_run_is_named(why: str, small_run: Run, console: Console) -
         assert len(ranks) - above >= 5
     assert set(found) <= {name, "dead term"}, "nothing else is wrong but a weight that was set to zero for it"
     stored = json.loads((run / "result.json").read_text())["doctor"]
-    assert [finding["name"] for finding in stored] == list(found)
-    assert stored[0] == asdict(next(iter(found.values())))
-    assert f"unhealthy: {next(iter(found))} since step" in printed(console)
+    assert [finding["name"] for finding in stored] == at_end
+    assert asdict(next(iter(found.values()))) in stored
+    assert f"unhealthy: {at_end[0]} since step" in printed(console)
     assert printed(console).count(f"doctor    {name} since step") == 1, "said once, while training"
 
 
@@ -341,6 +342,7 @@ def test_a_short_run_is_never_healthy(small_run: Run, console: Console) -> None:
     [
         ({"z/spread": 0.01, "val/spread": 0.0099}, ["constant collapse"]),
         ({"z/rank": 1.1, "val/rank": 1.16}, ["dimensional collapse"]),
+        ({"val/spread": 0.0154, "val/rank": 1.05}, ["constant collapse"]),  # whatever a batch looks like
         ({"z/spread": 0.01}, []),  # a batch may look like anything
         ({"val/spread": 0.01}, []),  # running statistics that have not settled
     ],
@@ -351,13 +353,25 @@ def test_the_last_state_of_a_short_run_is_examined(changes: dict[str, float], na
     assert [finding.name for finding in examine(records, ended=True)] == names
     assert examine(records) == []
     assert too_short(records)
+    many = [{**steps(1)[0], "step": step} for step in range(1, 30)]  # before the features have settled
+    assert [finding.name for finding in examine([*many, {**records[0], "step": 30}], ended=True)] == names
 
 
 def test_copies_of_one_image_are_not_healthy(tmp_path: Path, small_run: Run, console: Console) -> None:
     pixels = np.repeat(load_images("fashion-mini").pixels[:1], 40, axis=0)
     np.save(tmp_path / "copies.npy", pixels)
-    small_run(data=str(tmp_path / "copies.npy"), max_images=None, batch_size=32, val_images=4, epochs=8)
-    assert "healthy: effective rank" not in printed(console).replace("whether it is healthy", "")
+    run = small_run(data=str(tmp_path / "copies.npy"), max_images=None, batch_size=20, val_images=0, epochs=6)
+    assert "unhealthy: constant collapse since step 12" in printed(console)
+    assert diagnose(run)[1].startswith("unhealthy (12 logged steps")
+
+
+def test_a_run_that_ends_with_a_problem_is_not_a_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    settings = "--max-images 96 --batch-size 32 --val-images 0 --epochs 2 --no-auto --lr 1000 --stop-on-problem"
+    assert ended("pretrain", "--method", "simclr", "--out", str(run), *settings.split()) == 3
+    said = " ".join(capsys.readouterr().err.split())
+    assert "ended with a problem: constant collapse since step 6; start again with --overwrite" in said
+    assert read_result(run)["doctor"][0]["name"] == "constant collapse"
 
 
 # What follows is about records alone.

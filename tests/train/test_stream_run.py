@@ -2,9 +2,17 @@
 
 import io
 import json
+import os
+import signal
+import subprocess
 import sys
 import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +156,77 @@ def test_from_images_to_a_backbone_by_the_command_line_with_two_processes(
     assert len(skipped) == 1
     assert skipped[0].startswith("shard-000001.tar/")
     assert json.loads((tmp_path / "run" / "result.json").read_text())["data"]["skipped"] == 1
+
+
+class _Stalling(SimpleHTTPRequestHandler):
+    """Serves files until training has begun; then it keeps the connection open and sends half of a shard."""
+
+    begun: Callable[[], bool]
+    stalled: threading.Event
+    over: threading.Event
+
+    def copyfile(self, source: Any, outputfile: Any) -> None:
+        data = source.read()
+        if not self.path.endswith(".tar") or not self.begun():
+            outputfile.write(data)
+            return
+        outputfile.write(data[: len(data) // 2])
+        outputfile.flush()
+        self.stalled.set()
+        self.over.wait(120)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def stalling(made: Path, tmp_path: Path) -> Iterator[tuple[str, threading.Event]]:
+    """The address of a server that stalls once the run has logged two steps, and the event of that."""
+    metrics = tmp_path / "run" / "metrics.jsonl"
+
+    class Handler(_Stalling):
+        stalled, over = threading.Event(), threading.Event()
+
+        @staticmethod
+        def begun() -> bool:
+            return metrics.exists() and len(metrics.read_text().splitlines()) >= 2
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(made / "bare"))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/", Handler.stalled
+        Handler.over.set()
+        server.shutdown()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to find the children")
+def test_sigterm_while_a_server_stalls_in_the_middle_of_training_ends_the_run_and_its_children(
+    stalling: tuple[str, threading.Event], tmp_path: Path
+) -> None:
+    address, stalled = stalling
+    small = "--device cpu --workers 2 --batch-size 16 --epochs 100 --log-every 1 --shuffle 4 --method simclr".split()
+    command = [sys.executable, "-m", "glf", "pretrain", "--data", address, "--out", str(tmp_path / "run"), *small]
+    process = forked.Forked(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+    try:
+        assert stalled.wait(120), "it has read shards until then"
+        process.terminate()
+        process.wait(30)  # ten seconds on an idle machine; the server would be given up only after four times thirty
+    finally:
+        left = in_session(process.pid)
+        for one in left:
+            os.kill(one, signal.SIGKILL)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert left == []
+
+
+def in_session(session: int) -> list[int]:
+    """The processes of a session that have not ended."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, _, own, *_ = path.read_text().rpartition(")")[2].split()
+            if int(own) == session and state != "Z":
+                found.append(int(path.parent.name))
+    return found
 
 
 def test_one_shard_alone_is_all_trained_on(made: Path, settings: Settings, console: Console) -> None:

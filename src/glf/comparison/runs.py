@@ -11,7 +11,7 @@ from glf.config.base import from_dict
 from glf.config.evaluation import EvaluateConfig
 from glf.config.training import AdaptConfig, ResolvedPretrainConfig
 from glf.result import read_result
-from glf.rundir import RESUMABLE_FIELDS, read_config
+from glf.rundir import RESUMABLE_FIELDS, check_free, read_config
 from glf.runfiles import CONFIG, RESULT
 
 C = TypeVar("C", bound=Any)
@@ -36,7 +36,8 @@ def evaluated_result(run: Path, config: EvaluateConfig) -> dict[str, Any] | None
 
 
 def check_run(run: Path, config: ResolvedPretrainConfig) -> None:
-    """Raise a ValueError if the directory holds a run that was trained with another config."""
+    """Raise a ValueError if the directory holds a run that was trained with another config, or something else."""
+    check_free(run)
     if not (run / CONFIG).exists():
         return
     saved = read_config(run)

@@ -6,7 +6,6 @@ waits for it, also when the comparison that started it has been killed.
 
 import io
 import json
-import shutil
 import sys
 import traceback
 from dataclasses import replace
@@ -19,7 +18,7 @@ from glf.config.base import from_dict
 from glf.config.evaluation import EvaluateConfig
 from glf.config.training import AdaptConfig, ResolvedPretrainConfig, config_type, with_defaults
 from glf.files import exclusive_lock
-from glf.runfiles import CONFIG, LAST, RESULT
+from glf.runfiles import LAST, RESULT
 
 
 def work(training: ResolvedPretrainConfig, evaluation: EvaluateConfig) -> None:
@@ -29,8 +28,6 @@ def work(training: ResolvedPretrainConfig, evaluation: EvaluateConfig) -> None:
         if evaluated_result(run, evaluation) is not None:  # another process did it meanwhile
             return
         if not (run / RESULT).exists():
-            if run.exists() and not (run / CONFIG).exists():  # killed after creating the directory
-                shutil.rmtree(run)
             resume = (run / LAST).exists()
             training = replace(training, out=run, resume=resume, overwrite=not resume)
             if isinstance(training, AdaptConfig):

@@ -121,6 +121,7 @@ METHOD_BOUNDS = {
     **dict.fromkeys(("queue", "warmup", "order"), Bounds(least=0, most=10**8)),
     **dict.fromkeys(("same", "old", "share"), SHARE),
 }
+MAX_WORKERS = 16  # chosen automatically: more decoding processes or threads only wait for the disk and fill the memory
 NOT_EMPTY = {"probe_lrs", "logistic_c", "detect_lr", "fractions"}
 
 
@@ -137,12 +138,21 @@ def check_options(config: Any, **narrower: Bounds) -> None:
         name, value = field.name, getattr(config, field.name)
         if wanted := misfit(value, hints[name]):
             raise ValueError(f"{name} must be {wanted}, got {value!r}")
+        if name == "options":
+            check_method_options(value)
         numbers = list(_numbers(value))
         if name in NOT_EMPTY and not numbers:
             raise ValueError(f"{name} needs at least one value, got {value!r}")
         for number in numbers:
             if wanted := narrower.get(name, BOUNDS[name]).violated(number):
                 raise ValueError(f"{name} must be {wanted}, got {value}")
+
+
+def check_method_options(options: Mapping[str, float], of: str = "--options") -> None:
+    """Check the bounds of a method's options; their names are checked by the method, which takes torch to import."""
+    for name, value in options.items():
+        if wanted := METHOD_BOUNDS.get(name, NOT_NEGATIVE).violated(value):
+            raise ValueError(f"{name} of {of} must be {wanted}, got {value:g}")
 
 
 def _numbers(value: Any) -> Iterable[float]:

@@ -17,9 +17,10 @@ from jaxtyping import UInt8
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from glf.config.bounds import MAX_WORKERS
 from glf.data.images import ImageSet, Storage
 from glf.data.shards.fetch import end_programs, forget_programs
-from glf.device import MAX_WORKERS, cores
+from glf.device import cores
 from glf.types import Batch
 
 

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glf import ui
+from glf.config.bounds import MAX_WORKERS
 from glf.config.training import Store
 from glf.data.decode import SizeLimits, StoredSize, decode_as, needed_shape, quiet, side_limits
 from glf.data.source import UNREAD, Skipped, Source
-from glf.device import MAX_WORKERS, cores
+from glf.device import cores
 
 CHUNK = 32  # images that a thread decodes in one go, so that handing them over costs little
 MAX_DISK_SHARE = 0.8  # of the free disk that the cache takes unless told to

@@ -9,10 +9,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from glf.config.bounds import MAX_WORKERS
 from glf.config.training import PretrainConfig
 from glf.data.decode import StoredSize, decode_as, quiet
 from glf.data.source import Skipped, Source
-from glf.device import MAX_WORKERS, cores
+from glf.device import cores
 from glf.files import printable
 
 SHARE = 8  # images that make it worth starting a thread

@@ -1,7 +1,5 @@
 """Set-up shared by embed, search and outliers: the encoder, and its features of all images."""
 
-import csv
-from collections.abc import Iterable
 from pathlib import Path
 
 from rich.console import Console
@@ -10,7 +8,6 @@ from glf.config.inference import EncoderOptions
 from glf.data.image_cache import cache_root
 from glf.data.sources import find_source
 from glf.device import torch_device
-from glf.files import atomic_write, check_output, first_line
 from glf.malloc import retain_freed_memory
 from glf.nn.features import Encoder, SourceFeatures, extract_source
 from glf.nn.pretrained import is_library_model, pretrained
@@ -53,16 +50,3 @@ def compute_features(encoder: Encoder, data: str, options: EncoderOptions, conso
     if found.skipped:
         say(console, f"skipped   {len(found.skipped):,} files, first {found.skipped[0].line(': ')}")
     return found
-
-
-def check_csv(path: Path, header: Iterable[str]) -> None:
-    """Refuse to replace anything but an earlier table with these first columns."""
-    check_output(path, lambda file: first_line(file).startswith(",".join(header)))
-
-
-def write_csv(path: Path, header: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
-    """Write a table as CSV, atomically."""
-    with atomic_write(path) as partial, open(partial, "w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file)
-        table.writerow(header)
-        table.writerows(rows)

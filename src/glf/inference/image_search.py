@@ -13,7 +13,8 @@ from glf.config.inference import SearchConfig
 from glf.data.decode import StoredSize, decode
 from glf.device import torch_device
 from glf.files import printable
-from glf.inference.common import check_csv, compute_features, open_encoder, write_csv
+from glf.inference.common import compute_features, open_encoder
+from glf.inference.tables import check_table, write_csv
 from glf.measure.knn import most_similar
 from glf.nn.features import encoding
 from glf.ui import say
@@ -39,7 +40,7 @@ def search(config: SearchConfig, console: Console | None = None) -> list[Hit]:
         if not Path(query).is_file():
             raise FileNotFoundError(f"no image at {query}: queries are files, and the folder to search comes last")
     if config.out is not None:
-        check_csv(config.out, Hit._fields)
+        check_table(config.out, "search")
     encoder = open_encoder(config)
     found = compute_features(encoder, data, config, console)
     with encoding(encoder.module, size=encoder.size, device=torch_device(config.device)) as features_of:
@@ -57,7 +58,8 @@ def search(config: SearchConfig, console: Console | None = None) -> list[Hit]:
             say(console, "", hit.query)
         say(console, f"{hit.rank:4}  {hit.similarity:.4f}  {hit.path}")
     if config.out is not None:
-        write_csv(config.out, Hit._fields, hits)
+        about = {"model": config.run, "data": data}
+        write_csv(config.out, "search", about, Hit._fields, hits)
         say(console, "", f"written   {config.out}")
     return hits
 

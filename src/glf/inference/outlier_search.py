@@ -6,7 +6,8 @@ import torch
 from rich.console import Console
 
 from glf.config.inference import OutliersConfig
-from glf.inference.common import check_csv, compute_features, open_encoder, write_csv
+from glf.inference.common import compute_features, open_encoder
+from glf.inference.tables import check_table, write_csv
 from glf.measure.duplicates import near_duplicates
 from glf.measure.outlier_score import neighbour_entropy
 from glf.ui import say
@@ -25,7 +26,7 @@ class ScoredImage(NamedTuple):
 def outliers(config: OutliersConfig, console: Console | None = None) -> list[ScoredImage]:
     """Score every image, likely outliers first; print the interesting ones, write and return all."""
     console = console or Console()
-    check_csv(config.out, ScoredImage._fields)
+    check_table(config.out, "outliers")
     found = compute_features(open_encoder(config), config.data, config, console)
     if len(found.paths) < 3:
         raise ValueError(f"outliers need at least three images, got {len(found.paths)}")
@@ -44,7 +45,8 @@ def outliers(config: OutliersConfig, console: Console | None = None) -> list[Sco
         for rank, i in enumerate(order)
     ]
     _print(console, images, config)
-    write_csv(config.out, ScoredImage._fields, images)
+    about = {"model": config.run, "data": config.data}
+    write_csv(config.out, "outliers", about, ScoredImage._fields, images)
     say(console, "", f"written   {config.out}: all images")
     return images
 

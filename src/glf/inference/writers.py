@@ -1,9 +1,8 @@
 """Write features with the paths of their images as .npy, .csv or .parquet, atomically.
 
-Next to ``embeddings.npy``, ``embeddings.npy.glf.json`` has the paths; ``*.glf.skipped.txt`` lists the skipped files.
+The note of an .npy file, ``embeddings.npy.glf.json``, has the paths; ``*.glf.skipped.txt`` lists the skipped files.
 """
 
-import json
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from glf.files import atomic_write, check_output, first_line, regular_file, sidecar
-from glf.inference.common import check_csv, write_csv
+from glf.files import check_output, first_line, sidecar
+from glf.inference.tables import check_table, table_writer, write_csv
 from glf.nn.feature_cache import write_npy
-from glf.result import write_file
 
+COMMAND = "embed"
 BLOCK = 1024  # images written at a time
 
 
@@ -45,13 +44,7 @@ def check_target(path: Path) -> None:
         raise ValueError(f"--out {path} should end with one of {', '.join(WRITERS)}")
     if path.suffix == ".parquet" and find_spec("pyarrow") is None:
         raise ValueError(f"{path.name} needs pyarrow: pip install 'glf[parquet]', or choose .npy or .csv")
-    if path.suffix == ".csv":
-        check_csv(path, ("path", "f0"))
-    elif path.suffix == ".parquet":
-        check_output(path, _is_our_parquet)
-    else:  # the paths are written first, so features without them are somebody else's
-        check_output(path, lambda _: sidecar(path, "json").exists())
-        check_output(sidecar(path, "json"), lambda file: '"model": ' in file.read_text(errors="replace"))
+    check_table(path, COMMAND)
     check_output(skipped_file(path), lambda file: "\t" in first_line(file))
 
 
@@ -60,30 +53,19 @@ def skipped_file(path: Path) -> Path:
     return sidecar(path, "skipped.txt")
 
 
-def _is_our_parquet(path: Path) -> bool:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        return b"model" in (pq.read_schema(path).metadata or {})
-    except (pa.ArrowException, OSError):
-        return False
-
-
 def write_table(path: Path, table: FeatureTable) -> None:
     """Write the file in the format of its suffix."""
     WRITERS[path.suffix](path, table)
 
 
 def _npy(path: Path, table: FeatureTable) -> None:
-    """Write the features, and the paths next to them; those first, so that features never lack their paths."""
-    regular_file(path).unlink(missing_ok=True)
+    """Write the features; the paths are in the note."""
     content: dict[str, Any] = {**table.about, "paths": table.paths}
     if table.points is not None:
         content["map"] = table.points.tolist()
-    write_file(sidecar(path, "json"), json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     width = table.features.shape[1]
-    write_npy((block[:, :width] for _, block in table.blocks()), len(table.paths), path)
+    with table_writer(path, COMMAND, content) as partial:
+        write_npy((block[:, :width] for _, block in table.blocks()), len(table.paths), partial)
 
 
 def _csv(path: Path, table: FeatureTable) -> None:
@@ -94,7 +76,7 @@ def _csv(path: Path, table: FeatureTable) -> None:
         for paths, block in table.blocks()
         for image, values in zip(paths, block.tolist(), strict=True)
     )
-    write_csv(path, names, rows)
+    write_csv(path, COMMAND, table.about, names, rows)
 
 
 def _parquet(path: Path, table: FeatureTable) -> None:
@@ -105,7 +87,8 @@ def _parquet(path: Path, table: FeatureTable) -> None:
     width = table.features.shape[1]
     columns = [("path", pa.string()), ("embedding", pa.list_(pa.float32(), width))]
     columns += [(name, pa.float32()) for name in table.point_names]
-    with atomic_write(path) as partial, pq.ParquetWriter(partial, pa.schema(columns, metadata=table.about)) as writer:
+    schema = pa.schema(columns, metadata=table.about)
+    with table_writer(path, COMMAND, table.about) as partial, pq.ParquetWriter(partial, schema) as writer:
         for paths, block in table.blocks():
             flat = pa.array(np.ascontiguousarray(block[:, :width]).reshape(-1))
             arrays = [pa.array(paths), pa.FixedSizeListArray.from_arrays(flat, width)]

@@ -148,7 +148,7 @@ def write_npy(batches: Iterable[np.ndarray], count: int, path: Path) -> None:
 
     Not through a memory map: on a full disk, writing to one kills the process without a message.
     """
-    with atomic_write(path) as partial, open(partial, "wb") as file:
+    with open(path, "wb") as file:
         written = 0
         for features in batches:
             if written == 0:

@@ -16,7 +16,7 @@ from glf.config.base import nearest
 from glf.data.image_cache import cache_root
 from glf.data.images import ImageSet
 from glf.data.npy import explain_bad_array, load_array
-from glf.files import exclusive_lock
+from glf.files import atomic_write, exclusive_lock
 from glf.nn.feature_cache import write_npy
 from glf.nn.features import extract
 from glf.nn.pretrained import ENCODERS, check_encoder, load_encoder
@@ -104,7 +104,8 @@ def _reduced(features: np.ndarray, width: int, cache: Path, spec: str) -> np.nda
         some = np.random.default_rng(0).permutation(len(features))[:FIT_IMAGES]
         kept = min(width, *features[some].shape)
         pca = PCA(kept, random_state=0).fit(np.asarray(features[np.sort(some)], dtype=np.float32))
-        write_npy([pca.transform(np.asarray(features, dtype=np.float32))], len(features), path)
+        with atomic_write(path) as partial:
+            write_npy([pca.transform(np.asarray(features, dtype=np.float32))], len(features), partial)
     reduced: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
     return reduced
 

@@ -8,9 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from glf.reporting.figure_data import read_figure_data
 from glf.result import load_json, read_result
 from glf.runfiles import ARTIFACTS, COMPARISON, FIGURE_DATA, METRICS, RESULT
-from glf.schema import ComparisonResult, FigureData
+from glf.schema import ComparisonResult
 
 MAX_MAPS = 24  # of a comparison
 Curve = list[tuple[float, float]]  # (step, value)
@@ -93,7 +94,7 @@ class Run:
     def artifacts(self) -> dict[str, Any]:
         """Data of the map and the galleries; empty without an evaluation, because they then show older weights."""
         path = self.path / ARTIFACTS / FIGURE_DATA
-        return load_json(path, FigureData) if self.evaluation and path.is_file() else {}
+        return read_figure_data(path) if self.evaluation and path.is_file() else {}
 
     def sheet(self, name: str) -> str | None:
         """A sheet of thumbnails as a data: URL."""

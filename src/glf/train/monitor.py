@@ -68,10 +68,11 @@ class HealthMonitor(L.Callback):
         return findings
 
     def _stop_message(self, step: int, findings: list[Finding]) -> str:
-        run = shlex.quote(str(self.out))
-        again = f"start again with --overwrite and another setting (glf doctor {run} suggests one)"
+        again = _try_again(self.out)
         if (self.out / LAST).exists():
-            again += f", or continue from the last checkpoint with glf pretrain --resume --out {run}"
+            again += (
+                f", or continue from the last checkpoint with glf pretrain --resume --out {shlex.quote(str(self.out))}"
+            )
         return f"stopped at step {step}: {_names(findings)}; {again}"
 
 
@@ -84,6 +85,16 @@ def log_verdict(log: RunLog, final: dict[str, float], findings: list[Finding] | 
     else:
         log(f"too short to tell whether it is healthy: {shape}" if findings is None else f"healthy: {shape}")
     log(f"backbone saved as {out / BACKBONE}; evaluate it with: glf evaluate {run}")
+
+
+def refuse_unhealthy(findings: list[Finding] | None, out: Path) -> None:
+    """Raise if a run that should stop at any problem has ended with one."""
+    if findings:
+        raise UnhealthyRunError(f"ended with a problem: {_names(findings)}; {_try_again(out)}")
+
+
+def _try_again(out: Path) -> str:
+    return f"start again with --overwrite and another setting (glf doctor {shlex.quote(str(out))} suggests one)"
 
 
 def _names(findings: list[Finding]) -> str:

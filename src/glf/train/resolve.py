@@ -47,6 +47,7 @@ def resolve(config: PretrainConfig) -> Resolved:
     method = methods.parse(config.method, config.adc)
     config = apply_recipe(config)
     objective = method.build(**config.options)
+    _check_memory(config)
     source, shards, choices, hint = None, None, list[Choice](), None
     named = config.data in DATASETS
     streamed = not named and is_stream(config.data)
@@ -118,9 +119,12 @@ def _check_batch(config: ResolvedPretrainConfig) -> None:
         raise ValueError("--sync-norm needs GPUs: torch synchronises batch normalisation on GPUs only")
 
 
-def _check_memory(config: ResolvedPretrainConfig) -> None:
-    """Refuse a batch with two views that, as float32 pixels alone, does not fit into the memory."""
-    if config.image_size is None:
+def _check_memory(config: PretrainConfig) -> None:
+    """Refuse a batch with two views that, as float32 pixels alone, does not fit into the memory.
+
+    Called before the data are read, and again with what was chosen for them.
+    """
+    if config.image_size is None or config.batch_size is None:
         return
     images = config.batch_size // (config.devices * config.nodes * config.accumulate)
     needed, there = 2 * images * 3 * config.image_size**2 * 4, memory(accelerator(config.device))

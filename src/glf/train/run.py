@@ -27,7 +27,7 @@ from glf.train.checkpointing import Checkpoints, StopRun
 from glf.train.class_mass import ClassMass
 from glf.train.inputs import Inputs, load_inputs
 from glf.train.module import Pretraining
-from glf.train.monitor import HealthMonitor, log_verdict
+from glf.train.monitor import HealthMonitor, log_verdict, refuse_unhealthy
 from glf.train.optim import scaled_lr
 from glf.train.progress import ProgressBar
 from glf.train.resolve import Resolved, resolve
@@ -182,6 +182,8 @@ def save(
         **{"kind": "pretrain", **more},
     )
     log_verdict(log, final, findings, out)
+    if run.config.stop_on_problem:
+        refuse_unhealthy(findings, out)
     return content
 
 

@@ -58,7 +58,7 @@ def _number(value: Any) -> int:
 
 
 class SameImages(L.Callback):
-    """Refuses to resume on other images: another number of them, or other pixels in those that are compared.
+    """Refuses other images on --resume or in another process: their number, or pixels in those that are compared.
 
     Indices and the position in an epoch mean nothing on other data. The key of the data changes whenever a file does,
     and also when files are copied; pixels tell the two apart. Of image files that are decoded in every epoch, and of
@@ -103,8 +103,10 @@ class SameImages(L.Callback):
         )
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        shared = "put the same data on every node, or on storage that all share, and do not modify it during the run"
         if not same_everywhere(self.total, self.train, device=module.device):
-            raise ValueError(
-                f"processes disagree on the number of images ({self.total:,} on this rank): put the data on storage"
-                " shared by all nodes and do not modify it during the run"
-            )
+            raise ValueError(f"processes disagree on the number of images ({self.total:,} on this rank): {shared}")
+        if same_everywhere(_number(self.key), device=module.device):
+            return
+        if not same_everywhere(_number(self.pixels), device=module.device):  # copies of files have another key
+            raise ValueError(f"processes disagree on the images ({self.images.name} on this rank): {shared}")

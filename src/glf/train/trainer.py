@@ -1,6 +1,8 @@
 """The Lightning trainer of a run: devices, nodes, precision, checkpoint files."""
 
 import logging
+import os
+import threading
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,12 +11,16 @@ from typing import Any
 import lightning as L
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.io import TorchCheckpointIO
+from rich.console import Console
 
 from glf.checkpoint import load_checkpoint, save_checkpoint
 from glf.config.training import ResolvedPretrainConfig
 from glf.data.batches import BatchLoader
 from glf.device import accelerator
+from glf.distributed import launched_rank
+from glf.ui import say
 
+MEETING_PATIENCE = 20.0  # seconds that a process waits for the others without a word
 _NOISE = (
     ".*does not have many workers.*",
     ".*treespec, LeafSpec.*",
@@ -42,7 +48,7 @@ def make_trainer(config: ResolvedPretrainConfig, callbacks: Sequence[L.Callback]
         precision=config.precision,
         max_epochs=config.epochs,
         max_steps=steps,
-        callbacks=[*callbacks, _EndWorkers()],
+        callbacks=[_Meeting(config.devices * config.nodes), *callbacks, _EndWorkers()],
         plugins=plugins,
         logger=False,
         enable_checkpointing=False,
@@ -61,6 +67,33 @@ def train_module(trainer: L.Trainer, module: L.LightningModule, resume: Path | N
         if trainer.interrupted:
             raise KeyboardInterrupt from None
         raise
+
+
+class _Meeting(L.Callback):
+    """Says what a process waits for until all processes of the run have met: one that has failed never comes.
+
+    torch gives up after half an hour, because some nodes may start late.
+    """
+
+    def __init__(self, processes: int) -> None:
+        self.timer = threading.Timer(MEETING_PATIENCE, self.say_so, [processes])
+        self.timer.daemon = True
+        if processes > 1:
+            self.timer.start()
+
+    def say_so(self, processes: int) -> None:
+        where = ":".join(os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT") if name in os.environ)
+        say(
+            Console(stderr=True),
+            f"rank {launched_rank()} is waiting for the other processes of the run, {processes} in all"
+            f"{f' at {where}' if where else ''}: if one has failed, see its log, and stop this one",
+        )
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        self.timer.cancel()
+
+    def on_exception(self, trainer: L.Trainer, module: L.LightningModule, exception: BaseException) -> None:
+        self.timer.cancel()
 
 
 class _EndWorkers(L.Callback):

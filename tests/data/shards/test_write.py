@@ -130,7 +130,32 @@ def test_shards_with_other_settings_are_refused_or_replaced(few_images: str, tmp
     assert len(list(out.glob("*.tar"))) == 2
 
 
-@pytest.mark.parametrize("name", ["thesis.tex", "shard-000000.tar"])
+def test_only_shards_of_the_index_are_replaced(few_images: str, tmp_path: Path, console: Console) -> None:
+    out = tmp_path / "out"
+    written(few_images, out, console, per_shard=80)
+    for name in ("shard-mine.tar", "shard-000003.tar", ".backup.2019"):
+        (out / name).write_text("years of work")
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    with pytest.raises(ValueError, match=r"shard-000003\.tar is not among the shards of"):
+        written(few_images, out, console, per_shard=40, overwrite=True)
+    with pytest.raises(ValueError, match="other settings"):
+        written(few_images, out, console, per_shard=60)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    written(few_images, out, console, per_shard=60, overwrite=True)
+    assert [path.name for path in out.iterdir() if path.read_bytes() == b"years of work"] == [
+        path.name for path in out.iterdir() if path.name in ("shard-mine.tar", "shard-000003.tar", ".backup.2019")
+    ]
+    assert len(list(out.iterdir())) == 3 + 3 + 2, "three shards, three files of the user's, the index, skipped.txt"
+
+
+def test_what_cannot_be_a_folder_is_refused_before_images_are_read(tmp_path: Path, console: Console) -> None:
+    (tmp_path / "file").write_text("years of work")
+    for out in (Path(os.devnull), tmp_path / "file"):
+        with pytest.raises(ValueError, match="is not a folder: choose another --out"):
+            written(tmp_path / "no images here", out, console)
+
+
+@pytest.mark.parametrize("name", ["thesis.tex", "shard-000000.tar", "skipped.txt"])
 def test_a_folder_with_other_files_is_left_alone(name: str, few_images: str, tmp_path: Path, console: Console) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / name).write_text("years of work")

@@ -73,8 +73,8 @@ def write_shards(
 
     out.mkdir(parents=True, exist_ok=True)
     with exclusive_lock(out / "shards"):
-        remove_leftovers(out)
         _prepare_folder(plan, out, overwrite)
+        remove_leftovers(out)
         with atomic_write(out / SKIPPED, RETRY_ADVICE) as partial:
             lines = "".join(f"{skipped.line()}\n" for skipped in images.skipped)
             partial.write_text(lines, encoding="utf-8", errors="backslashreplace")
@@ -94,24 +94,38 @@ def write_shards(
     return written
 
 
-def _prepare_folder(plan: ShardIndex, out: Path, overwrite: bool) -> None:
-    """Make sure that the folder contains this plan and no shards of another one; delete those only on ``overwrite``."""
+def find_indexes(out: Path) -> list[Path]:
+    """The index of the shards in a folder, or their plan; ValueError if the folder cannot be used, before any work."""
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is not a folder: choose another --out")
     indexes = [path for path in (out / INDEX_FILE, out / PLAN_FILE) if path.exists()]
-    if indexes and not overwrite:
-        existing = parse_index(indexes[0].read_text(), str(indexes[0]))
-        if existing == plan:
+    items = out.iterdir() if out.exists() else ()
+    if not indexes and any(not item.name.startswith(".") for item in items):
+        raise ValueError(f"{out} is not empty and not a folder of shards (no {INDEX_FILE}): choose another --out")
+    return indexes
+
+
+def _prepare_folder(plan: ShardIndex, out: Path, overwrite: bool) -> None:
+    """Make sure that the folder contains this plan and no shards of another one; delete those only on ``overwrite``.
+
+    Only shards that the folder's index lists are deleted: others are the user's.
+    """
+    indexes = find_indexes(out)
+    existing = [parse_index(path.read_text(), str(path)) for path in indexes]
+    if existing and not overwrite:
+        if existing[0] == plan:
             return
-        differing = [name for name, value in vars(plan).items() if getattr(existing, name) != value]
+        differing = [name for name, value in vars(plan).items() if getattr(existing[0], name) != value]
         raise ValueError(
             f"{out} has shards with other settings ({', '.join(differing)} differ): replace them with --overwrite,"
             " or choose another --out"
         )
-    ours = [*out.glob("shard-*.tar"), *indexes, out / SKIPPED]
-    others = [item for item in out.iterdir() if item not in ours and not item.name.startswith(".")]
-    if not indexes and (others or len(ours) > 1):
-        raise ValueError(f"{out} is not empty and not a folder of shards (no {INDEX_FILE}): choose another --out")
-    for path in sorted(ours, key=lambda path: path in indexes):  # the index last: it marks the folder as ours
-        path.unlink(missing_ok=True)
+    listed = max((index.shards for index in existing), default=0)
+    for path in (out / shard_name(number) for number in range(listed, plan.shards)):
+        if path.exists():
+            raise ValueError(f"{path} is not among the shards of {indexes[0]}: move it away, or choose another --out")
+    for path in (*(out / shard_name(number) for number in range(listed)), out / SKIPPED, *indexes):
+        path.unlink(missing_ok=True)  # the index last: it marks the folder as ours
     with atomic_write(out / PLAN_FILE, RETRY_ADVICE) as partial:
         partial.write_text(plan.text())
 
