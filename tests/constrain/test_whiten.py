@@ -43,3 +43,8 @@ def test_parts_are_drawn_at_every_step_and_continue_after_a_checkpoint():
     assert not torch.allclose(first, second)
     fresh.load_state_dict(transform.state_dict())
     torch.testing.assert_close(fresh(e).z, transform(e).z, rtol=0, atol=0)
+
+
+def test_no_round_is_refused():
+    with pytest.raises(ValueError, match="at least one round, not 0"):
+        Whiten(rounds=0)

@@ -46,6 +46,8 @@ class Whiten(EmbeddingTransform):
 
     def __init__(self, size: int = 128, rounds: int = 1, epsilon: float = 0.0) -> None:
         super().__init__()
+        if rounds < 1:
+            raise ValueError(f"whitening needs at least one round, not {rounds}")
         self.size, self.rounds, self.epsilon = size, rounds, epsilon
         self.draws = Draws()
 
