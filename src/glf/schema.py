@@ -127,13 +127,14 @@ class RunResult(TypedDict, total=False):
     time: str
 
 
-class RunPlace(TypedDict, total=False):
-    """Where a run of a comparison is, if it is on this machine."""
+class RunMore(TypedDict, total=False):
+    """What a run of a comparison may lack: its place on this machine, and its online probe."""
 
     path: str
+    curve: list[tuple[float, float]]
 
 
-class ComparedRun(RunPlace):
+class ComparedRun(RunMore):
     """A run in compare.json."""
 
     data: str

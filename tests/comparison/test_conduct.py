@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from forked import Forked
 from glf.cli import main
 from glf.comparison import processes
-from glf.comparison.conduct import compare
+from glf.comparison.conduct import compare, online_probe
 from glf.comparison.study import from_flags
 from glf.comparison.worker import work
 from glf.config.base import to_dict
@@ -251,3 +251,12 @@ def test_a_run_on_two_devices_is_trained_and_evaluated_once(few_images: str, tmp
     (run,) = content["runs"]
     assert "--devices 2" in run["command"]
     assert run["values"]
+
+
+def test_the_online_probe_of_a_run_is_stored(tmp_path: Path) -> None:
+    lines = [{"step": 5, "loss": 1.0}, {"step": 10, "val/knn": 0.2}, {"step": 40, "val/knn": 0.3}, {"step": 40}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps({"epoch": 0, **line}) + "\n" for line in lines))
+    assert online_probe(tmp_path) == {"curve": [(0.25, 0.2), (1.0, 0.3)]}
+    (tmp_path / "metrics.jsonl").write_text('{"step": 5, "epoch": 0, "loss": 1.0}\n')
+    assert online_probe(tmp_path) == {}
+    assert online_probe(tmp_path / "none") == {}

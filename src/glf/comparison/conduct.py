@@ -13,10 +13,11 @@ from glf.comparison.processes import run_all
 from glf.comparison.runs import evaluated_result, reference_key, run_key
 from glf.comparison.study import Cell, Study, from_flags
 from glf.config.evaluation import CompareConfig
+from glf.health.examine import read_metrics
 from glf.reporting.page import write_report
 from glf.reporting.study_tables import markdown
 from glf.result import RESULT_SCHEMA, load_json, provenance, write_file
-from glf.runfiles import COMPARISON, PAGE, RESULT, TABLE
+from glf.runfiles import COMPARISON, METRICS, PAGE, RESULT, TABLE
 from glf.schema import ComparisonResult
 from glf.ui import progress, say
 
@@ -115,9 +116,18 @@ def record(study: Study, cell: Cell, out: Path) -> Record | None:
         "reference": reference_key(*study.configs(cell)),
         "values": evaluation["rows"]["trained"],
         "references": {name: row for name, row in evaluation["rows"].items() if name in REFERENCES},
+        **online_probe(run),
         **{name: evaluation[name] for name in PROTOCOL_KEYS},
         **{name: content[name] for name in ("machine", "versions", "time", "command")},
     }
+
+
+def online_probe(run: Path) -> Record:
+    """The online probe's k-NN accuracies, each with the share of training after which it was measured; {} if none."""
+    records = read_metrics(run) if (run / METRICS).is_file() else []
+    last = max((record["step"] for record in records), default=0)
+    curve = [(round(record["step"] / last, 4), record["val/knn"]) for record in records if "val/knn" in record]
+    return {"curve": curve} if curve else {}
 
 
 def write(study: Study, out: Path, failed: dict[str, str], known: Mapping[str, Record] = _NONE) -> dict[str, Any]:

@@ -21,6 +21,7 @@ COLUMN_METRICS = COMPARED_METRICS | {
     "logistic10": "10 labels per class",
     "logistic100": "100 labels per class",
 }
+PROGRESS = (0.1, 0.25, 0.5, 0.75, 1.0)  # shares of training in the tables of the online probe
 PAPER_COLUMNS = 4  # base, + DCM, + LPM, + ADC
 EXPLANATION = (
     "Mean ± standard deviation over seeds (number of seeds in parentheses). Differences are paired by seed (same"
@@ -104,7 +105,7 @@ def study_tables(content: dict[str, Any]) -> list[Table]:
     """A table per data set and metric: the base's accuracy, and each variant's with its difference from the base.
 
     A single method with more variants than the paper's tables have columns gets one table per data set, with a row per
-    variant and a column per metric.
+    variant and a column per metric. Tables of the online probe during training follow, where it was stored.
     """
     as_rows = len(content["methods"]) == 1 and len(content["variants"]) > PAPER_COLUMNS
     metrics = COLUMN_METRICS if as_rows else COMPARED_METRICS
@@ -138,7 +139,40 @@ def study_tables(content: dict[str, Any]) -> list[Table]:
             tables.append(Table(short, _variants_as_rows(by_metric)))
         else:
             tables += [Table(f"{short}, {metric}", rows) for metric, rows in by_metric.items()]
+    return [*tables, *_progress_tables(content)]
+
+
+def _progress_tables(content: dict[str, Any]) -> list[Table]:
+    """How differences develop: the online probe of the variants at several points of training, where it was stored."""
+    measured = [run for run in content["runs"] if len(run.get("curve", ())) > 1]
+    tables = []
+    for data, method in product(content["data"], content["methods"]):
+        rows: list[Row] = [[method, *(f"{100 * share:.0f} % of training" for share in PROGRESS)]]
+        own = [run for run in measured if (run["data"], run["method"]) == (data, method)]
+        for variant in content["variants"]:
+            cells = []
+            for share in PROGRESS:
+                values, base = (
+                    {run["seed"]: _at(run["curve"], share) for run in own if run["variant"] == name}
+                    for name in (variant, content["base"])
+                )
+                pairs = sorted(values.keys() & base.keys()) if variant != content["base"] else []
+                difference = paired_difference([base[s] for s in pairs], [values[s] for s in pairs]) if pairs else None
+                cells.append(mean_cell(values)._replace(difference=difference))
+            if any(cell.value is not None for cell in cells):
+                rows.append([variant, *cells])
+        if len(rows) > 1:
+            tables.append(Table(f"{Path(data).name}, k-NN on held-out training images during training", rows))
     return tables
+
+
+def _at(curve: Sequence[Sequence[float]], share: float) -> float:
+    """The accuracy in per cent at the measurement next to a share of training.
+
+    >>> _at([(0.2, 0.3), (0.6, 0.4), (1.0, 0.5)], 0.5)
+    40.0
+    """
+    return 100 * min(curve, key=lambda point: abs(point[0] - share))[1]
 
 
 def _variants_as_rows(by_metric: Mapping[str, list[Row]]) -> list[Row]:
