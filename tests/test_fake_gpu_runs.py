@@ -40,6 +40,8 @@ BETWEEN_STEPS = {
     "train/monitor.py:weights_finite": "weights that are not finite must not overwrite a checkpoint",
     "train/progress.py:on_train_epoch_end": "prints the loss of the epoch",
     "nn/features.py:features_of": "reads images and stores features on the CPU: online probe, prior, clusters",
+    "train/module.py:batch_of": "held-out images, before training and after epochs",
+    "train/class_mass.py:measure": "their labels, and what the neighbour distributions know about them",
 }
 CLUSTERING = {"train/callbacks.py:on_train_epoch_start": "clusters are computed on the CPU, before an epoch"}
 ADAPTING = {

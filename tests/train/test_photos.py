@@ -90,7 +90,7 @@ def test_a_file_that_vanishes_ends_the_run_in_one_line_and_the_packed_run_goes_o
         with pytest.raises(ChangedFile) as error:
             small_run(**photos, epochs=2, store="decode", workers=1, out=tmp_path / "broken")
     assert error.match(r"^\S+/camera/(boot|coat)/\d+\.jpg was an image .* no longer is: No such file or directory$")
-    assert len(metrics(tmp_path / "broken")) == 3  # two steps and a probe
+    assert len(metrics(tmp_path / "broken")) == 4  # before training, two steps and a probe
     resumed = small_run(resume=True, store="pack", workers=None, out=tmp_path / "broken", **photos, epochs=2)
     assert rundir.read_config(resumed).store == "decode"
     assert_same(whole, resumed)

@@ -21,6 +21,7 @@ from glf.nn.features import encode
 from glf.nn.memory import Clusters
 from glf.nn.network import momentum_at
 from glf.result import write_file
+from glf.train.class_mass import ClassMass
 from glf.train.module import Pretraining
 from glf.ui import say
 
@@ -168,10 +169,30 @@ class Probe(L.Callback):
     """Online probe after an epoch: k-NN accuracy on held-out training images if labelled, effective rank, spread."""
 
     def __init__(
-        self, images: ImageSet, bank: np.ndarray, val: np.ndarray, every: int, metrics: Metrics | None
+        self,
+        images: ImageSet,
+        bank: np.ndarray,
+        val: np.ndarray,
+        every: int,
+        metrics: Metrics | None,
+        mass: ClassMass | None = None,
+        log: RunLog | None = None,
     ) -> None:
         self.images, self.bank, self.val, self.every, self.metrics = images, bank, val, every, metrics
+        self.mass, self.log_line = mass, log
         self.latest: dict[str, float] = {}
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        """Before the first step: what the neighbour distributions of ADC know about classes."""
+        assert isinstance(module, Pretraining)
+        if trainer.global_step or not trainer.is_global_zero or self.metrics is None or self.mass is None:
+            return
+        found = self.mass.measure(module)
+        if found:
+            self.metrics.write(trainer, dict(found))
+            if self.log_line is not None:
+                shown = ", ".join(f"{name.rpartition('/')[2]} {value:.2f}" for name, value in found.items())
+                self.log_line(f"classes   share of the same class among neighbours before training: {shown}")
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         last = trainer.current_epoch + 1 == trainer.max_epochs
@@ -188,7 +209,7 @@ class Probe(L.Callback):
     def measure(self, module: Pretraining) -> dict[str, float]:
         """Return val/knn (weighted k-NN), val/rank, val/full_rank (its value for isotropic features), val/spread.
 
-        An adaptation adds val/kept, the share of neighbours kept from the frozen encoder.
+        An adaptation adds val/kept, the share of neighbours kept from the frozen encoder; ADC adds val/mass.
         """
         if len(self.val) == 0:  # nothing held out: the features' shape can be measured on training images
             rows = self.bank[:SHAPE_IMAGES]
@@ -201,7 +222,8 @@ class Probe(L.Callback):
             k = min(KNN_K, len(bank))
             predicted = weighted_knn_predict(bank, labels, val, k, KNN_TEMPERATURE)
             result["val/knn"] = round(float((predicted == truth).float().mean()), 4)
-        return result | module.compare_with_start(self.bank, bank)
+        masses = self.mass.measure(module) if self.mass is not None else {}
+        return result | masses | module.compare_with_start(self.bank, bank)
 
 
 def _shape(features: torch.Tensor) -> dict[str, float]:

@@ -6,46 +6,23 @@ images with labels. A target that knows no more than ``dat``, which is moved tow
 
 from typing import Any
 
-import lightning as L
 import numpy as np
 import torch
 
 from glf.constrain.adc import DCM, LPM
 from glf.data.images import ImageSet
-from glf.train.callbacks import Metrics, RunLog
 from glf.train.module import Pretraining
 
 IMAGES = 1_024  # at most; in batches like those of training
 
 
-class ClassMass(L.Callback):
-    """Writes val/mass/cal, val/mass/dat, val/mass/pre and val/mass/chance to metrics.jsonl."""
+class ClassMass:
+    """Measures val/mass/cal, val/mass/dat, val/mass/pre, and val/mass/chance for comparison."""
 
-    def __init__(
-        self, images: ImageSet, rows: np.ndarray, prior: np.ndarray | None, every: int, metrics: Metrics, log: RunLog
-    ) -> None:
+    def __init__(self, images: ImageSet, rows: np.ndarray, prior: np.ndarray | None) -> None:
         # Rows of the data set are in the order of the classes: take them from all.
         self.rows = np.random.default_rng(0).permutation(rows)[:IMAGES]
-        self.images, self.prior, self.every, self.metrics, self.log_line = images, prior, every, metrics, log
-
-    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        if trainer.global_step == 0 and trainer.is_global_zero:
-            found = self._write(trainer, module)
-            if found:
-                shown = ", ".join(f"{name[9:]} {value:.2f}" for name, value in found.items())
-                self.log_line(f"classes   share of the same class among neighbours before training: {shown}")
-
-    def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        epoch = trainer.current_epoch + 1
-        if trainer.is_global_zero and (epoch == trainer.max_epochs or epoch % self.every == 0):
-            self._write(trainer, module)
-
-    def _write(self, trainer: L.Trainer, module: L.LightningModule) -> dict[str, float]:
-        assert isinstance(module, Pretraining)
-        found = self.measure(module)
-        if found:
-            self.metrics.write(trainer, dict(found))
-        return found
+        self.images, self.prior = images, prior
 
     @torch.no_grad()
     def measure(self, module: Pretraining) -> dict[str, float]:

@@ -113,7 +113,9 @@ def fit(
     throughput = Throughput()
     metrics = Metrics(out / METRICS, throughput) if out else None
     bank = train[stratified_sample(images.targets[train], min(len(train), bank_size), config.seed)]
-    probe = Probe(images, bank, inputs.val, config.probe_every, metrics)
+    with_mass = images.labelled and len(inputs.val) and not inputs.streamed
+    mass = ClassMass(images, inputs.val, inputs.prior) if with_mass else None
+    probe = Probe(images, bank, inputs.val, config.probe_every, metrics, mass, log)
     same = SameImages(images, total=inputs.total, train=inputs.count, key=inputs.key, log=log)
     before: list[L.Callback] = [SameConfig(config), same, RefreshClusters(images, train), UpdateTeacher()]
     progress_bar = ProgressBar(log, throughput, probe)
@@ -129,9 +131,6 @@ def fit(
             keep=config.keep,
         )
         own = [*before, metrics, monitor, probe, progress_bar, checkpoints]
-        if images.labelled and len(inputs.val) and not inputs.streamed:
-            mass = ClassMass(images, inputs.val, inputs.prior, config.probe_every, metrics, log)
-            own.insert(own.index(probe), mass)
     trainer = make_trainer(config, [*own, *callbacks, throughput], steps=2 if out is None else -1)
     resume = out / LAST if out and config.resume and (out / LAST).exists() else None
     try:
