@@ -106,11 +106,11 @@ def killed(number: int, run: Path, chance: random.Random) -> str | None:
         return None
     moment = time.monotonic() + chance.uniform(0, 0.3)
     for _ in moments:
-        partial = list((run / CHECKPOINTS).glob(f".*.{number}"))
+        partial = list((run / CHECKPOINTS).glob(f".*.{number}.glf-partial"))
         if partial if writing else time.monotonic() > moment:
             os.kill(number, signal.SIGKILL)
             os.waitpid(number, 0)
-            return "writing" if list((run / CHECKPOINTS).glob(f".*.{number}")) else "any"
+            return "writing" if list((run / CHECKPOINTS).glob(f".*.{number}.glf-partial")) else "any"
     return None
 
 

@@ -40,11 +40,13 @@ BETWEEN_STEPS = {
     "train/monitor.py:weights_finite": "weights that are not finite must not overwrite a checkpoint",
     "train/progress.py:on_train_epoch_end": "prints the loss of the epoch",
     "nn/features.py:features_of": "reads images and stores features on the CPU: online probe, prior, clusters",
+}
+OF_ADC = {
     "train/module.py:batch_of": "held-out images, before training and after epochs",
     "train/class_mass.py:measure": "their labels, and what the neighbour distributions know about them",
 }
 CLUSTERING = {"train/callbacks.py:on_train_epoch_start": "clusters are computed on the CPU, before an epoch"}
-ADAPTING = {
+ADAPTING = OF_ADC | {
     "adaptation/run.py:prepare": "moves the encoder to the GPU, once",
     "nn/weights.py:body_state": "saves the backbone",
     "nn/backbone.py:describe": "saves mean and standard deviation of the images",
@@ -154,9 +156,9 @@ def train_on_both(
 @pytest.mark.parametrize(
     ("method", "options", "more"),
     [
-        ("byol+adc", {}, {}),
-        ("moco+adc", {"accumulate": 2, "options": {"queue": 64}}, {}),
-        ("pcl+dcm", {"optimizer": "sgd", "options": {"queue": 64, "clusters": 4, "warmup": 0}}, CLUSTERING),
+        ("byol+adc", {}, OF_ADC),
+        ("moco+adc", {"accumulate": 2, "options": {"queue": 64}}, OF_ADC),
+        ("pcl+dcm", {"optimizer": "sgd", "options": {"queue": 64, "clusters": 4, "warmup": 0}}, CLUSTERING | OF_ADC),
         ("swav", {"optimizer": "lars", "augment": "multicrop", "prototypes": 16}, {}),
     ],
 )
