@@ -99,6 +99,15 @@ def test_what_the_command_did_not_write_is_not_replaced(
     assert any(words in shown for words in ("choose", "give the name", "should end", "must end")), shown
 
 
+def test_an_empty_file_of_a_run_is_not_replaced_but_any_other_is(place: Path, tmp_path: Path) -> None:
+    (place / "a" / "skipped.txt").write_text("")
+    (tmp_path / "page.html").write_text("")
+    assert glf("report", "a", "--out", "a/skipped.txt") == 2
+    assert (place / "a" / "skipped.txt").read_text() == ""
+    assert glf("report", "a", "--out", str(tmp_path / "page.html")) == 0
+    assert (tmp_path / "page.html").read_text()
+
+
 @pytest.mark.parametrize("name", ["result", "config"])
 def test_sidecars_have_names_of_their_own(name: str, place: Path) -> None:
     """result.npy in a run: result.json is the run's."""

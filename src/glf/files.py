@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 from filelock import FileLock, Timeout
 
+from glf.runfiles import WRITTEN
+
 RESUME_ADVICE = "free some space there, then continue with --resume"
 _FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}  # raised by some network file systems
@@ -121,10 +123,12 @@ def regular_file(path: Path) -> Path:
 def check_output(path: Path, written_before: Callable[[Path], bool]) -> None:
     """Refuse an output that cannot be written, or that would replace a file of the user's: called before any work.
 
-    ``written_before`` tells whether an existing file was written by the same command. An empty file is nobody's work.
+    ``written_before`` tells whether an existing file was written by the same command. An empty file is nobody's work,
+    unless it has the name of a run's file.
     """
     target = regular_file(path)
-    if target.exists() and target.stat().st_size and not written_before(target):
+    taken = target.exists() and (target.stat().st_size or target.name in WRITTEN)
+    if taken and not written_before(target):
         raise ValueError(f"{path} exists and was not written by this command: choose another --out, or move it away")
     folder = next(parent for parent in target.absolute().parents if parent.exists())
     if not folder.is_dir():

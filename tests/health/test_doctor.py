@@ -22,6 +22,7 @@ from glf.constrain.contrast import LogPartition
 from glf.data.batches import image_loader
 from glf.data.sources import load_images
 from glf.health.examine import UnhealthyRunError, diagnose, examine, read_metrics, too_short
+from glf.health.rules import collapsed_at_end
 from glf.measure.batch import NonFiniteTracker
 from glf.methods import METHODS
 from glf.objective import Objective
@@ -506,3 +507,12 @@ def test_the_tracker_keeps_the_first_and_large_numbers_are_fine() -> None:
         bad.note(step, {"z": half, "term": inf})
         bad.note(step, {"gradient": torch.tensor([0.0, torch.nan if step >= 4 else 1.0])})
     assert bad.steps() == {"term": 3, "gradient": 4}
+
+
+def test_batches_without_a_rank_are_examined_too() -> None:
+    """A batch of three images has a spread and no rank."""
+    records = [{"step": 1, "epoch": 0, "loss": 1.0, "z/spread": 0.5}]
+    records.append({"step": 2, "epoch": 0, "val/spread": 0.5, "val/rank": 1.0})
+    assert not collapsed_at_end(records)
+    records[-1]["val/spread"] = 0.01
+    assert [finding.name for finding in collapsed_at_end(records)] == ["constant collapse"]
