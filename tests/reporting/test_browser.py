@@ -1,6 +1,7 @@
 """The pages of a trained run, of an adapted run and of a comparison, in Chromium."""
 
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -89,7 +90,9 @@ def made(photos: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
         run = out / "study" / cell.path
         pretrain(replace(study.config(cell), out=run), console)
         evaluate(study.evaluate_config(run, references=cell.variant == "none", artifacts=cell.seed == 0), console)
-    write(study, out / "study", {})  # as glf compare does after every run, including its page
+    with pytest.MonkeyPatch.context() as patch:  # the page shows the command, which may be a long word
+        patch.setattr(sys, "argv", ["glf", "compare", "--out", "x" * 200])
+        write(study, out / "study", {})  # as glf compare does after every run, including its page
     write_report(out / "run", out / "run.html")
     write_report(out / "adapted", out / "adapted.html")
     return out

@@ -67,6 +67,7 @@ def adapt(config: AdaptConfig, console: Console | None = None, callbacks: Sequen
         found = choose(resolved, inputs, module)
         log_choice(log, found)
         trained.probe.latest.clear()  # it measured the adapted weights, not the chosen ones
+        trained.probe.mass = None  # the heads belong to the adapted weights
         return save(resolved.run, inputs, module, trained, out, log, kind="adapt", adaptation=found.described())
 
 

@@ -127,8 +127,7 @@ def collapsed_at_end(records: Records) -> list[Finding]:
 
     Unsettled features may be narrow or flat alone (healthy ones: a spread of 0.08, a rank of 7); it takes both, or z.
     """
-    z = {"z/spread": 1.0, "z/rank": math.inf}  # a batch of few images has no rank
-    z |= next((r for r in reversed(records) if "z/spread" in r), {})
+    z = {"z/spread": 1.0, "z/rank": math.inf, **next((r for r in reversed(records) if "z/spread" in r), {})}
     features = next((r for r in reversed(records) if "val/spread" in r), None)
     if features is None:
         return []
