@@ -22,6 +22,7 @@ SCHEMA = 2
 RESUMABLE_FIELDS = {
     "out", "resume", "overwrite", "dry_run", "device", "workers", "store", "root", "download", "keep", "save_every",
     "compile", "stop_on_problem", "save_minutes", "devices", "nodes", "strategy", "auto",
+    "checkpoint_activations",
 }  # fmt: skip
 _COMMAND_FIELDS = {"out", "resume", "overwrite", "dry_run", "stop_on_problem"}  # of this command, not of the run
 

@@ -21,6 +21,7 @@ from glf.nn.features import fingerprint
 from glf.nn.memory import Clusters
 from glf.nn.norms import batch_norms
 from glf.nn.pretrained import is_library_model, load_encoder, resized
+from glf.nn.recompute import find_blocks
 from glf.rundir import read_config
 from glf.runfiles import ACTIVATIONS, CONFIG
 from glf.train.auto_config import CPU_SIDE, Choice, median_side
@@ -93,6 +94,8 @@ def cut_trained(encoder: Backbone, config: ResolvedAdaptConfig) -> Halves | None
         raise ValueError(f"{encoder.name} has no batch normalisation: drop --norms data")
     if config.train == "norms" and not norm_parameters(encoder):
         raise ValueError(f"{encoder.name} has no normalisation layers with parameters: use --train tail or all")
+    if config.checkpoint_activations:
+        find_blocks(encoder)
     return cut(encoder, config.tail) if config.train == "tail" else None
 
 

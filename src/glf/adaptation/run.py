@@ -28,6 +28,7 @@ from glf.nn.features import encode_all
 from glf.nn.network import Network
 from glf.nn.norms import estimate_statistics, folded_in_training
 from glf.nn.pretrained import load_encoder
+from glf.nn.recompute import checkpoint_activations
 from glf.runfiles import ACTIVATIONS, LOG
 from glf.train.callbacks import RunLog
 from glf.train.inputs import ImageInputs, load_inputs
@@ -129,6 +130,8 @@ def build(resolved: ResolvedAdaptation, inputs: ImageInputs, encoder: Encoder) -
     cached = encoder.activations is not None and encoder.halves is not None
     trained = encoder.halves.tail if cached and encoder.halves else encoder.backbone
     width = inputs.prior_width
+    if config.checkpoint_activations:
+        checkpoint_activations(encoder.backbone)
     network = Network(trained, run.method.heads, run.objective.needs, classes=len(inputs.classes), prior=width)
     assert config.image_size is not None
     if encoder.halves is not None and config.precision == "32-true" and torch_device(config.device) == "cpu":

@@ -47,7 +47,10 @@ PRETRAIN_GROUPS: dict[str, Group] = {
     ),
     "hardware": (
         "Devices, processes, memory.",
-        ("device", "devices", "nodes", "workers", "precision", "accumulate", "compile", "strategy", "sync_norm"),
+        (
+            "device", "devices", "nodes", "workers", "precision", "accumulate", "checkpoint_activations", "compile",
+            "strategy", "sync_norm",
+        ),
     ),
     "advanced": (
         "Seldom needed.",

@@ -19,6 +19,7 @@ from glf.health.examine import examine, read_metrics, too_short
 from glf.health.rules import Finding
 from glf.malloc import retain_freed_memory
 from glf.nn.network import Network
+from glf.nn.recompute import checkpoint_activations
 from glf.nn.weights import build_backbone, crop_size, save_backbone
 from glf.result import provenance, update_result
 from glf.runfiles import BACKBONE, CHECKPOINTS, LAST, LOG, METRICS
@@ -72,6 +73,8 @@ def build(run: Resolved, inputs: Inputs, log: RunLog) -> Pretraining:
     config, objective = run.config, run.objective
     image_size = config.image_size or crop_size(inputs.images)
     backbone = build_backbone(inputs.images, image_size, config, inputs.statistics)
+    if config.checkpoint_activations:
+        checkpoint_activations(backbone)
     inputs.check_labels(run)
     inputs.compute_prior(log)
     inputs.fill_bank(objective)
