@@ -177,3 +177,14 @@ def test_statistics_and_norms_need_such_layers(tmp_path: Path, capsys: pytest.Ca
         capsys, "adapt", weights, "--backbone", "test_vit", *SMALL, "--norms", "data", "--out", tmp_path / "a"
     )
     assert "test_vit has no batch normalisation: drop --norms data" in said
+
+
+def test_an_encoder_without_blocks_cannot_checkpoint_activations(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights, run = tmp_path / "weights.pth", tmp_path / "run"
+    torch.save(Backbone("torchvision:alexnet", stem="standard").body.state_dict(), weights)
+    asked = ("adapt", "torchvision:alexnet", "--weights", weights, "--train", "all", "--checkpoint-activations")
+    said = refused(capsys, *asked, *SMALL, "--out", run)
+    assert "alexnet has no blocks to checkpoint (its stages are single layers): drop --checkpoint-activations" in said
+    assert not run.exists()

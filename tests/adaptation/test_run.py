@@ -351,6 +351,19 @@ def test_the_linear_head_begins_at_the_prior(at: str, settings: AdaptConfig) -> 
         assert lpm.bank_indices.tolist() == inputs.train.tolist()
 
 
+@pytest.mark.parametrize("changes", [{"views": 0}, {"train": "all"}, {"train": "norms", "method": "byol"}], ids=str)
+def test_activations_that_are_computed_again_change_nothing(
+    changes: dict[str, Any], settings: AdaptConfig, console: Console, tmp_path: Path
+) -> None:
+    runs = {again: tmp_path / str(again) for again in (False, True)}
+    for again, out in runs.items():
+        asked = replace(settings, epochs=1, choose=False, views=None, checkpoint_activations=again, out=out)
+        adapt(replace(asked, **changes), console)
+    plain, found = map(trained_weights, runs.values())
+    for name, value in plain.items():
+        assert torch.equal(found[name], value), name
+
+
 # --- statistics of batch normalisation, and L2-SP
 
 

@@ -45,8 +45,8 @@ def backbone(name: str, again: bool, *, dropout: bool = True) -> Backbone:
     for layer in made.modules():
         if isinstance(layer, nn.BatchNorm2d):
             nn.init.uniform_(layer.weight, 0.5, 1.5)  # timm's last one of a block is zero: nothing would pass
-        if isinstance(layer, DropPath):
-            layer.drop_prob = 0.2 * dropout
+        if isinstance(getattr(layer, "drop_path", None), nn.Identity) and dropout:
+            layer.drop_path = DropPath(0.2)
         if isinstance(layer, nn.Dropout):
             layer.p = 0.2 * dropout
     if again:
