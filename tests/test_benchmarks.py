@@ -39,6 +39,7 @@ def test_the_speed_page_follows_from_the_stored_results() -> None:
         "pairs",
         "evaluation",
         "probes",
+        "recomputation",
         "adaptation",
     }
 

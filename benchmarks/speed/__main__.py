@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from glf.result import provenance
-from speed import adaptation, augmentation, evaluation, loops, pairs, pictures
+from speed import adaptation, augmentation, evaluation, loops, pairs, pictures, recomputation
 from speed.curves import draw
 from speed.timing import ROOT, Row
 
@@ -96,6 +96,7 @@ def parts(images: str, photos: str | None, place: Path) -> dict[str, Any]:
         "pairs": of_pairs,
         "evaluation": of_evaluation,
         "probes": lambda: (evaluation.probes_of_photos(), {}),
+        "recomputation": lambda: (recomputation.compared(), {}),
         "adaptation": lambda: (adaptation.compared(pictures.photos(photos, place / "photos"), place), {}),
     }
 
