@@ -10,24 +10,35 @@ IMAGES ?=
 PHOTOS ?=
 STUDY ?= headline
 PARTS ?=
+# The pinned versions. Empty for the newest ones, build/lowest.txt for the lowest that pyproject.toml allows.
+CONSTRAINTS ?= constraints.txt
 # One single-threaded process per core; each takes whole files, so that a file's fixtures are made once.
 AT_ONCE := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 MATHS := tests/align tests/constrain tests/measure tests/test_types.py tests/test_terms.py tests/test_objective.py \
 	tests/test_methods.py tests/test_peers.py tests/test_recipes.py tests/test_layers.py
 
-.PHONY: help pretrain packages quick test test-slow fuzz check lint format install bench study methods docs clean
+.PHONY: help pretrain packages quick test tests test-slow fuzz check lint format install package bench study methods docs \
+	clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
 install: .venv/installed ## Create .venv and install glf with everything its tests need
 
-.venv/installed: pyproject.toml constraints.txt
+.venv/installed: pyproject.toml $(CONSTRAINTS)
 	@echo "== creating .venv and installing glf (the first time this takes some minutes: PyTorch is large)"
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet $(CONSTRAINTS:%=--constraint %) --editable '.[dev]'
 	@touch $@
+
+.venv/slow: .venv/installed
+	@$(BIN)/python -m pip install --quiet $(CONSTRAINTS:%=--constraint %) --editable '.[dev,slow]'
+	@touch $@
+
+build/lowest.txt: pyproject.toml
+	@$(PYTHON) -m venv build/uv && build/uv/bin/python -m pip install --quiet uv
+	@build/uv/bin/uv pip compile --quiet --resolution lowest-direct --extra dev pyproject.toml --output-file $@
 
 pretrain: install ## Train simclr, with and without ADC, on bundled images; evaluate both, write a report
 	@echo "== 1/3 training simclr on fashion-scenes (10,000 bundled images) into $(RUN)-base"
@@ -57,19 +68,27 @@ packages:
 quick: install ## The mathematics: losses against references and peers, methods, layers (under a minute)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow" $(AT_ONCE) $(MATHS)
 
-test: lint packages ## Check style and types, run the tests (at most 10 minutes on two cores)
+test: lint tests ## Check style and types, run the tests (at most 10 minutes on two cores)
+
+tests: install packages ## The tests alone, also with other versions: CONSTRAINTS= or CONSTRAINTS=build/lowest.txt
 	@echo "== tests"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" $(AT_ONCE)
 
 check: test ## The same as test
 
-test-slow: install packages ## The tests that take minutes each (at most 60 in all)
+test-slow: .venv/slow packages ## The tests that take minutes each (at most 60 in all)
 	@echo "== slow tests"
 	@$(BIN)/python -m pytest -m slow
 
 fuzz: install ## Hostile names, files and settings on the command line, drawn by SEED (10 minutes; resumable)
 	@echo "== fuzz of the command line with seed $(SEED), into runs/fuzz"
 	@$(BIN)/python scripts/fuzz.py --seed $(SEED) --minutes 10 --out runs/fuzz
+
+package: install ## Build source and wheel into dist; a TAG must be the version of the package
+	@$(if $(TAG),$(BIN)/python scripts/check_tag.py "$$TAG")
+	@rm -rf dist
+	@$(BIN)/python -m build --outdir dist . >/dev/null
+	@ls dist
 
 format: install ## Format the sources and sort their imports
 	@$(BIN)/ruff check --quiet --fix . && $(BIN)/ruff format --quiet .
