@@ -1,6 +1,6 @@
 """Check that the tag of a release is the version of the package, and that the changelog has a section for it.
 
-    make package TAG=v1.2.3
+make package TAG=v1.2.3
 """
 
 import re

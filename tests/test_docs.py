@@ -24,7 +24,7 @@ SNIPPETS = [
     for i, code in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL))
 ]
 # Programs called by the pages. Stand-ins only record their arguments; srun runs its command.
-PROGRAMS = ("glf", "make", "pip", "python", "torchrun", "scontrol", "srun")
+PROGRAMS = ("glf", "make", "pip", "uvx", "pipx", "docker", "python", "torchrun", "scontrol", "srun")
 NOTE = '#!/bin/bash\nprintf "%s\\0" "${0##*/}" "$@" >> "$CALLS"; printf "\\n" >> "$CALLS"\n'
 START = '#!/bin/bash\nexec "$@"\n'
 
@@ -92,6 +92,8 @@ def test_commands_are_understood(code: str, programs: Path, tmp_path: Path) -> N
             check_parses(arguments[arguments.index("-m") + 2 :])
         elif program == "glf":
             check_parses(arguments)
+        elif program in ("uvx", "pipx"):
+            check_parses(arguments[arguments.index("glf") + 1 :])
         elif program == "make":
             planned = subprocess.run(["make", "-n", *arguments], cwd=ROOT, capture_output=True, text=True)
             assert planned.returncode == 0, planned.stderr

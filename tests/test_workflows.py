@@ -1,4 +1,4 @@
-"""The files that GitHub and Docker read: they are valid, call what a contributor calls, and may do no more than needed."""
+"""What GitHub and Docker read: valid, with the commands of a contributor, and with no more rights than needed."""
 
 import json
 import re

@@ -63,7 +63,10 @@ def main(arguments: list[str] | None = None) -> None:
     except (MemoryError, RuntimeError) as error:
         if os.environ.get("GLF_DEBUG") or not _is_out_of_memory(error):
             raise
-        _fail("out of memory: a smaller --batch-size, --image-size or network, --checkpoint-activations or --accumulate", 2)
+        _fail(
+            "out of memory: a smaller --batch-size, --image-size or network, --checkpoint-activations or --accumulate",
+            2,
+        )
     if code:
         sys.exit(code)
 

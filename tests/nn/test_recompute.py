@@ -194,7 +194,7 @@ def test_a_model_without_blocks_is_refused(name: str) -> None:
 
 
 def test_it_is_not_combined_with_compile() -> None:
-    with pytest.raises(ValueError, match="--compile decides itself.*drop --checkpoint-activations"):
+    with pytest.raises(ValueError, match=r"--compile decides itself.*drop --checkpoint-activations"):
         PretrainConfig(compile=True, checkpoint_activations=True)
 
 

@@ -92,11 +92,12 @@ def test_two_nodes_are_one_run(tmp_path: Path) -> None:
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]
     short = replace(config("simclr+adc", tmp_path / "nodes"), epochs=1, nodes=2, accumulate=2)
-    flags = "--nodes 2 --devices 1 --strategy ddp --accumulate 2 --checkpoint-activations --epochs 1 --backbone timm:test_vit --image-size 16"
+    flags = "--nodes 2 --devices 1 --strategy ddp --accumulate 2 --epochs 1 --backbone timm:test_vit --image-size 16"
     flags += (
         " --max-images 160 --batch-size 16 --val-images 0 --log-every 1 --precision 64-true --device cpu --workers 0"
     )
     flags += " --stem standard --projector 32 16 --projector-norm False --method simclr+adc"
+    flags += " --checkpoint-activations"
     common = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "localhost", "--master-port", str(port)]
     command = ["-m", "glf", "pretrain", *flags.split(), "--out", short.out]
     start([torchrun(*common, "--node-rank", str(node), *command) for node in range(2)])

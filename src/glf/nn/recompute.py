@@ -42,10 +42,10 @@ def checkpoint_activations(backbone: Backbone) -> None:
 
 def _inside(stage: nn.Module) -> list[nn.Module]:
     """The blocks of a stage, or the stage itself if it is one."""
-    inner = getattr(stage, "blocks", stage)  # timm's name for them
+    inner: nn.Module = getattr(stage, "blocks", stage)  # timm's name for them
     if type(inner) not in (nn.Sequential, nn.ModuleList):
         return [stage]
-    return [block for block in inner if _has_layers(block)] or [stage]
+    return [block for block in inner.children() if _has_layers(block)] or [stage]
 
 
 def _has_layers(module: nn.Module) -> bool:
