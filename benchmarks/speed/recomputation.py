@@ -60,7 +60,7 @@ def peak(run: Callable[[], None]) -> int:
 
 
 def measured(name: str) -> list[float]:
-    """Peak memory in bytes and seconds of a step, each with activations that are computed again and with stored ones."""
+    """Peak memory in bytes, and seconds of a step: each for activations computed again, and for stored ones."""
     again, stored = step(name, True), step(name, False)
     memory = [float(peak(again)), float(peak(stored))]
     with retain_freed_memory():
