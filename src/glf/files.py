@@ -115,7 +115,7 @@ def regular_file(path: Path) -> Path:
         raise ValueError(f"{path} is a link to itself: choose another name")
     if target.is_dir():
         raise ValueError(f"{path} is a folder: give the name of a file in it")
-    if target.exists() and not target.is_file():
+    if path.exists() and not target.is_file():  # /dev/stdout may be a link to a pipe, which has no name
         raise ValueError(f"{path} is a device or a pipe, not a file: choose another name")
     return target
 

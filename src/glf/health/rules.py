@@ -66,6 +66,7 @@ def not_finite(records: Records) -> list[Finding]:
     evidence = {
         "z": "first z, the network's output: its weights or running statistics were lost in the step before",
         "gradient": f"first the gradient at z, while every term was finite{_guilty(steps, since)}",
+        "features": "first the encoder's features: its weights are finite, but so large that features overflow",
         "weights": "first the weights, by the update of that step, while z and every term were finite",
     }.get(culprit, f"first {' and '.join(terms)}{', at once' if len(terms) > 1 else ''}")
     return [_finding("not finite", since, evidence)]
@@ -227,7 +228,7 @@ def _broken(record: Record) -> list[str]:
 
 
 def _order(name: str) -> int:
-    return {"z": 0, "gradient": 2, "weights": 3}.get(name, 1)
+    return {"z": 0, "gradient": 2, "weights": 3, "features": 4}.get(name, 1)
 
 
 def _guilty(steps: Records, since: int) -> str:
