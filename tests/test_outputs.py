@@ -196,13 +196,11 @@ def test_a_run_of_another_library_is_not_overwritten(tmp_path: Path) -> None:
     assert everything(tmp_path) == before
 
 
-def test_the_page_of_a_comparison_is_checked_before_its_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    a_comparison(tmp_path)
-    (tmp_path / "report.html").write_text("the only copy of something")
+def test_the_page_of_a_comparison_is_checked_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a_comparison(tmp_path / "study")
+    (tmp_path / "study" / "report.html").write_text("the only copy of something")
     before = everything(tmp_path)
-    assert glf("compare", "--methods", "simclr", "--out", str(tmp_path)) == 2
+    assert glf("compare", "--methods", "simclr", "--out", str(tmp_path / "study")) == 2
     assert "report.html exists and was not written by this command" in capsys.readouterr().err
     assert everything(tmp_path) == before
 

@@ -172,17 +172,17 @@ def test_features_that_overflow_end_a_run_as_unhealthy(
 ) -> None:
     """All in one step, of which the loss is not logged: only the online probe sees it."""
     config = PretrainConfig(
-        data=few_images, max_images=96, val_images=32, batch_size=64, epochs=1, device="cpu", out=tmp_path
+        data=few_images, max_images=96, val_images=32, batch_size=64, epochs=1, device="cpu", out=tmp_path / "run"
     )
     with pytest.raises(UnhealthyRunError, match=r"stopped at step 1: .* not finite: .*; start again with --overwrite"):
         pretrain(config, console, callbacks=[Enlarge()])
     with pytest.raises(SystemExit) as end:
-        main(["doctor", str(tmp_path)])
+        main(["doctor", str(tmp_path / "run")])
     assert end.value.code == 1
     shown = capsys.readouterr().out
     assert "not finite since step 1" in shown
     assert "first the encoder's features" in shown
-    assert not (tmp_path / LAST).exists()
+    assert not (tmp_path / "run" / LAST).exists()
 
 
 def test_lost_weights_are_not_saved_in_the_middle_of_an_epoch(small_run: Run, tmp_path: Path) -> None:
