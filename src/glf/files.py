@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from filelock import FileLock, Timeout
 
-from glf.runfiles import WRITTEN
+from glf.runfiles import PAGE_MARK, WRITTEN
 
 RESUME_ADVICE = "free some space there, then continue with --resume"
 _FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
@@ -153,6 +153,14 @@ def first_line(path: Path) -> str:
             return file.readline(4000).rstrip("\r\n")
     except (OSError, UnicodeDecodeError):
         return ""
+
+
+def is_page(path: Path) -> bool:
+    """Whether a file is a page of `glf report`."""
+    if not path.is_file():
+        return False
+    with open_regular(path) as file:
+        return PAGE_MARK.encode() in file.read(1000)
 
 
 def is_partial(path: Path) -> bool:

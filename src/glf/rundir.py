@@ -12,9 +12,9 @@ from glf.config.training import AdaptConfig, PretrainConfig, ResolvedPretrainCon
 from glf.data.shards.fetch import is_command
 from glf.data.source import Skipped
 from glf.distributed import launched_rank
-from glf.files import exclusive_lock, is_partial, lock_owner, lock_path, open_regular, remove_leftovers
+from glf.files import exclusive_lock, is_page, is_partial, lock_owner, lock_path, remove_leftovers
 from glf.result import write_file
-from glf.runfiles import CHECKPOINTS, CONFIG, LAST, LOCK, PAGE, PAGE_MARK, SKIPPED, WRITTEN, WRITTEN_BELOW
+from glf.runfiles import CHECKPOINTS, CONFIG, LAST, LOCK, PAGE, SKIPPED, WRITTEN, WRITTEN_BELOW
 
 SCHEMA = 2
 # Options that may change on --resume: they say how a run is carried out, not what it learns.
@@ -111,14 +111,6 @@ def is_run(out: Path) -> bool:
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(values, dict) and values.keys() >= _OURS
-
-
-def is_page(path: Path) -> bool:
-    """Whether a file is a page of `glf report`."""
-    if not path.is_file():
-        return False
-    with open_regular(path) as file:
-        return PAGE_MARK.encode() in file.read(1000)
 
 
 def _clear(out: Path) -> None:

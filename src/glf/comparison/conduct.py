@@ -13,12 +13,11 @@ from glf.comparison.processes import run_all
 from glf.comparison.runs import evaluated_result, reference_key, run_key
 from glf.comparison.study import Cell, Study, from_flags
 from glf.config.evaluation import CompareConfig
-from glf.files import check_output
+from glf.files import check_output, is_page
 from glf.health.examine import read_metrics
 from glf.reporting.page import write_report
 from glf.reporting.study_tables import markdown
 from glf.result import RESULT_SCHEMA, load_json, provenance, write_file
-from glf.rundir import is_page
 from glf.runfiles import COMPARISON, METRICS, PAGE, RESULT, TABLE
 from glf.schema import ComparisonResult
 from glf.ui import progress, say

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from rich.console import Console
 
 from glf.config.evaluation import ReportConfig
-from glf.files import check_output
+from glf.files import check_output, is_page
 from glf.reporting.chart import svg
 from glf.reporting.few_labels import few_label_charts, label_factor
 from glf.reporting.figures import (
@@ -45,7 +45,6 @@ from glf.reporting.study_charts import difference_charts, sensitivity_charts
 from glf.reporting.study_tables import COMPARED_METRICS, EXPLANATION, every_run, study_provenance, study_tables
 from glf.reporting.verdict import comparison_verdict, kept_weights, run_verdict
 from glf.result import write_file
-from glf.rundir import is_page
 from glf.runfiles import PAGE_MARK
 from glf.ui import counted, say
 
