@@ -135,6 +135,15 @@ def test_a_damaged_result_names_the_key(
     assert not (tmp_path / "page.html").exists()
 
 
+def test_options_of_a_stored_evaluation_are_named_with_their_file(tmp_path: Path, capsys: Any) -> None:
+    run = a_run(tmp_path / "run")
+    content = json.loads((run / "result.json").read_text())
+    content["evaluation"]["config"] = {"run": "x", "knn_k": 0}
+    (run / "result.json").write_text(json.dumps(content))
+    line = refused(capsys, "verify", str(run))
+    assert "result.json is damaged, or was edited: evaluation.config: knn_k must be at least 1, got 0" in line
+
+
 def test_other_damaged_files_of_a_report(tmp_path: Path, capsys: Any) -> None:
     def report() -> str:
         return refused(capsys, "report", str(tmp_path / "run"), "--out", str(tmp_path / "page.html"))

@@ -3,6 +3,8 @@
 import json
 import os
 import stat
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +17,9 @@ from glf.config.training import PretrainConfig
 from glf.data.sources import load_images
 from glf.files import atomic_write, sidecar
 from glf.nn.weights import load_backbone
-from glf.reporting.page import MARK
+from glf.runfiles import PAGE_MARK
 from glf.train.run import pretrain
+from reporting.samples import a_comparison
 
 
 @pytest.fixture(scope="module")
@@ -173,12 +176,44 @@ def test_a_link_stays_a_link_and_a_pipe_is_refused(place: Path, tmp_path: Path) 
     (tmp_path / "link.html").symlink_to("page.html")
     assert glf("report", "a", "--out", str(tmp_path / "link.html")) == 0
     assert (tmp_path / "link.html").is_symlink()
-    assert MARK in (tmp_path / "page.html").read_text()
+    assert PAGE_MARK in (tmp_path / "page.html").read_text()
     os.mkfifo(tmp_path / "pipe.html")
     assert glf("report", "a", "--out", str(tmp_path / "pipe.html")) == 2
     assert stat.S_ISFIFO((tmp_path / "pipe.html").stat().st_mode)
     with pytest.raises(ValueError, match="a device or a pipe"), atomic_write(tmp_path / "pipe.html"):
         pass
+
+
+def test_a_run_of_another_library_is_not_overwritten(tmp_path: Path) -> None:
+    """Theirs have a method, a backbone and a seed too, and checkpoints."""
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "checkpoints" / "last.ckpt").write_text("the only copy of something")
+    theirs = {"method": "simclr", "data": {"name": "photos"}, "backbone": {"name": "resnet18"}, "seed": 5, "schema": 2}
+    (tmp_path / "run" / "config.json").write_text(json.dumps(theirs))
+    before = everything(tmp_path)
+    for command in ("pretrain", "adapt"):
+        assert glf(*f"{command} --data photos --out {tmp_path / 'run'} --overwrite".split()) == 2
+    assert everything(tmp_path) == before
+
+
+def test_the_page_of_a_comparison_is_checked_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a_comparison(tmp_path / "study")
+    (tmp_path / "study" / "report.html").write_text("the only copy of something")
+    before = everything(tmp_path)
+    assert glf("compare", "--methods", "simclr", "--out", str(tmp_path / "study")) == 2
+    assert "report.html exists and was not written by this command" in capsys.readouterr().err
+    assert everything(tmp_path) == before
+
+
+def test_a_pipe_without_a_name_is_refused(tmp_path: Path) -> None:
+    """/dev/stdout of `glf report ... | less`."""
+    code = "from glf.cli import main; main()"
+    command = [sys.executable, "-c", code, "report", "a", "--out", "/dev/stdout"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "glf: /dev/stdout is a device or a pipe, not a file: choose another name\n",
+    )
 
 
 def test_overwriting_leaves_other_folders_and_other_files_alone(
@@ -194,8 +229,14 @@ def test_overwriting_leaves_other_folders_and_other_files_alone(
     run = tmp_path / "run"
     assert glf("pretrain", "--out", str(run), *settings) == 0
     (run / "notes.txt").write_text("the only copy of something")
-    (run / "checkpoints" / "old.ckpt").touch()
+    mine = ("notes.txt", "checkpoints/mine.ckpt", "checkpoints/epoch-mine.ckpt", "artifacts/a.png", "report.html")
+    theirs = ("checkpoints/epoch-00001.ckpt", "artifacts/map.webp", "features/features-0-0/journal.jsonl")
+    for name in (*mine, *theirs, "export/timm/README.md", "export/timm/mine.md"):
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text("the only copy of something")
     assert glf("pretrain", "--out", str(run), "--seed", "1", *settings) == 0
-    assert (run / "notes.txt").read_text() == "the only copy of something"
-    assert not (run / "checkpoints" / "old.ckpt").exists()
+    for name in (*mine, "export/timm/mine.md"):
+        assert (run / name).read_text() == "the only copy of something"
+    for name in (*theirs, "export/timm/README.md", "features"):
+        assert not (run / name).exists()
     assert load_backbone(run).width

@@ -86,6 +86,6 @@ def changes(before: Snapshot, after: Snapshot, case: Case, stopped: bool) -> Ite
         elif name in before and not below(path, case.replaces):
             yield f"{'changed' if name in after else 'deleted'} {name!r}"
         elif name not in before and not below(path, case.creates) and name not in above:
-            temporary = re.fullmatch(r"\.(.+)\.\d+", path.name)
+            temporary = re.fullmatch(r"\.(.+)\.\d+\.glf-partial", path.name)
             if not (stopped and temporary and below(path.with_name(temporary[1]), case.creates)):
                 yield f"wrote {name!r}"

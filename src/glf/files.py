@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from filelock import FileLock, Timeout
 
-from glf.runfiles import WRITTEN
+from glf.runfiles import PAGE_MARK, WRITTEN
 
 RESUME_ADVICE = "free some space there, then continue with --resume"
 _FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
@@ -115,7 +115,7 @@ def regular_file(path: Path) -> Path:
         raise ValueError(f"{path} is a link to itself: choose another name")
     if target.is_dir():
         raise ValueError(f"{path} is a folder: give the name of a file in it")
-    if target.exists() and not target.is_file():
+    if path.exists() and not target.is_file():  # /dev/stdout may be a link to a pipe, which has no name
         raise ValueError(f"{path} is a device or a pipe, not a file: choose another name")
     return target
 
@@ -153,6 +153,14 @@ def first_line(path: Path) -> str:
             return file.readline(4000).rstrip("\r\n")
     except (OSError, UnicodeDecodeError):
         return ""
+
+
+def is_page(path: Path) -> bool:
+    """Whether a file is a page of `glf report`."""
+    if not path.is_file():
+        return False
+    with open_regular(path) as file:
+        return PAGE_MARK.encode() in file.read(1000)
 
 
 def is_partial(path: Path) -> bool:

@@ -1,9 +1,8 @@
 """The run directory: its files, its lock, and what --resume and --overwrite do to it."""
 
 import json
-import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -13,9 +12,9 @@ from glf.config.training import AdaptConfig, PretrainConfig, ResolvedPretrainCon
 from glf.data.shards.fetch import is_command
 from glf.data.source import Skipped
 from glf.distributed import launched_rank
-from glf.files import exclusive_lock, is_partial, lock_owner, lock_path, remove_leftovers
+from glf.files import exclusive_lock, is_page, is_partial, lock_owner, lock_path, remove_leftovers
 from glf.result import write_file
-from glf.runfiles import CHECKPOINTS, CONFIG, LAST, LOCK, SKIPPED, WRITTEN
+from glf.runfiles import CHECKPOINTS, CONFIG, LAST, LOCK, PAGE, SKIPPED, WRITTEN, WRITTEN_BELOW
 
 SCHEMA = 2
 # Options that may change on --resume: they say how a run is carried out, not what it learns.
@@ -24,6 +23,8 @@ RESUMABLE_FIELDS = {
     "compile", "stop_on_problem", "save_minutes", "devices", "nodes", "strategy", "auto",
     "checkpoint_activations",
 }  # fmt: skip
+# Keys of every config.json of ours. Other libraries have a method, a backbone and a seed in theirs.
+_OURS = {"schema", "method", "data", "backbone", "seed", "val_images", "projector_norm", "ema_momentum", "save_minutes"}
 _COMMAND_FIELDS = {"out", "resume", "overwrite", "dry_run", "stop_on_problem"}  # of this command, not of the run
 
 
@@ -105,25 +106,39 @@ def _exists(out: Path) -> bool:
 
 
 def is_run(out: Path) -> bool:
-    """Whether a directory is a run: its config.json has the fields of ours. Other tools write a config.json too."""
+    """Whether a directory is a run: its config.json has the keys of ours. Other tools write a config.json too."""
     try:
         values = json.loads((out / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return False
-    own = {field.name for field in fields(PretrainConfig)}
-    return isinstance(values, dict) and {"method", "data", "backbone", "seed"} <= own & values.keys()
+    return isinstance(values, dict) and values.keys() >= _OURS
 
 
 def _clear(out: Path) -> None:
     """Delete what glf wrote, config.json last: without it the directory is no longer recognised as a run."""
     out.mkdir(parents=True, exist_ok=True)
     remove_leftovers(out)
+    for folder, patterns in WRITTEN_BELOW.items():
+        _clear_folder(out / folder, patterns)
     for name in (*WRITTEN, CONFIG):
         item = out / name
-        if item.is_dir() and not item.is_symlink():
-            shutil.rmtree(item)
-        else:
-            item.unlink(missing_ok=True)
+        if item.is_symlink() or (item.is_file() and (name != PAGE or is_page(item))):
+            item.unlink()
+
+
+def _clear_folder(folder: Path, patterns: tuple[str, ...]) -> None:
+    """Delete what glf wrote in a folder of a run; the folder too, unless there are files of the user's."""
+    if folder.is_symlink() or not folder.is_dir():
+        return
+    remove_leftovers(folder)
+    for path in (path for pattern in patterns for path in folder.glob(pattern)):
+        if path.is_file() or path.is_symlink():
+            path.unlink()
+    for inner in sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True):
+        with suppress(OSError):  # not empty
+            inner.rmdir()
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def write_config(out: Path, config: ResolvedPretrainConfig) -> None:

@@ -16,11 +16,29 @@ FEATURES = "features"  # cached features
 ACTIVATIONS = "activations"  # in the user's cache: activations of frozen trunks
 ARTIFACTS = "artifacts"  # data of the report's pictures
 FIGURE_DATA = "report.json"  # in artifacts: all of it but the thumbnails
+SHEETS = ("map", "neighbours", "changed", "views", "outliers")  # in artifacts: the thumbnails of a picture, as .webp
 EXPORT = "export"  # default folder of glf export
 
 COMPARISON = "compare.json"
 TABLE = "table.md"
 PAGE = "report.html"
 
+PAGE_MARK = '<meta name="generator" content="glf report">'  # by it a page of ours is recognised, which may be replaced
+
 # What --overwrite deletes of a run; anything else in its directory is the user's.
-WRITTEN = (METRICS, LOG, SKIPPED, BACKBONE, str(CHECKPOINTS), RESULT, FEATURES, ARTIFACTS, EXPORT, PAGE)
+WRITTEN = (METRICS, LOG, SKIPPED, BACKBONE, RESULT, PAGE)
+EPOCHS = "epoch-[0-9][0-9][0-9][0-9][0-9].ckpt"
+WRITTEN_BELOW = {
+    str(CHECKPOINTS): (LAST.name, BEST.name, EPOCHS),
+    FEATURES: (".*.lock", "*/journal.jsonl", "*/features.f[13][62]"),
+    ARTIFACTS: (FIGURE_DATA, *(f"{name}.webp" for name in SHEETS), "labels-[0-9]*.json"),
+    EXPORT: (
+        "*/README.md",
+        "timm/model.safetensors",
+        "timm/config.json",
+        "torchvision/backbone.pth",
+        "torchvision/backbone.pth.glf.json",
+        "safetensors/backbone.safetensors",
+        "onnx/backbone.onnx",
+    ),
+}

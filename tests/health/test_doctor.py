@@ -158,6 +158,33 @@ def test_lost_weights_are_found_between_logged_steps_with_their_step(small_run: 
     assert 3 <= examine(records)[0].since <= 6
 
 
+class Enlarge(L.Callback):
+    """Weights that are finite, and so large that features are not, as after a step with a learning rate of 1000."""
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
+        with torch.no_grad():
+            for value in module.parameters():
+                value.fill_(1e30)
+
+
+def test_features_that_overflow_end_a_run_as_unhealthy(
+    few_images: str, tmp_path: Path, console: Console, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All in one step, of which the loss is not logged: only the online probe sees it."""
+    config = PretrainConfig(
+        data=few_images, max_images=96, val_images=32, batch_size=64, epochs=1, device="cpu", out=tmp_path / "run"
+    )
+    with pytest.raises(UnhealthyRunError, match=r"stopped at step 1: .* not finite: .*; start again with --overwrite"):
+        pretrain(config, console, callbacks=[Enlarge()])
+    with pytest.raises(SystemExit) as end:
+        main(["doctor", str(tmp_path / "run")])
+    assert end.value.code == 1
+    shown = capsys.readouterr().out
+    assert "not finite since step 1" in shown
+    assert "first the encoder's features" in shown
+    assert not (tmp_path / "run" / LAST).exists()
+
+
 def test_lost_weights_are_not_saved_in_the_middle_of_an_epoch(small_run: Run, tmp_path: Path) -> None:
     """Saved after every step, and the doctor would come at the thousandth."""
     with pytest.raises(UnhealthyRunError, match="not finite"):

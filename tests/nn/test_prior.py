@@ -151,7 +151,7 @@ def holes() -> np.ndarray:
         (np.full((120, 3), "a"), "is no array of numbers"),
         (np.full((120, 3), None), "cannot be read as an .npy"),  # objects would need unpickling
         (b"", "cannot be read as an .npy"),
-        (b"no array", "cannot be read as an .npy"),
+        (b"no array", "cannot be read as an .npy: its content is neither that of an .npy nor of an .npz file"),
         (
             b"\x93NUMPY\x01\x00\x46\x00" + b"{'descr': '<f8', 'fortran_order': False, 'shape': (120, 3".ljust(70),
             "an .npy: ",

@@ -13,6 +13,7 @@ from glf.comparison.processes import run_all
 from glf.comparison.runs import evaluated_result, reference_key, run_key
 from glf.comparison.study import Cell, Study, from_flags
 from glf.config.evaluation import CompareConfig
+from glf.files import check_output, is_page
 from glf.health.examine import read_metrics
 from glf.reporting.page import write_report
 from glf.reporting.study_tables import markdown
@@ -96,6 +97,7 @@ def check_directory(out: Path) -> None:
         raise ValueError(f"{out} is not a directory: choose another --out")
     if (out / COMPARISON).exists():
         load_json(out / COMPARISON, ComparisonResult)  # raises for a file of another program
+        check_output(out / PAGE, is_page)
     elif taken := [name for name in (TABLE, PAGE, RESULT) if (out / name).exists()]:
         raise ValueError(f"{out / taken[0]} was not written by a comparison: choose another --out")
 

@@ -31,8 +31,15 @@ def evaluated_result(run: Path, config: EvaluateConfig) -> dict[str, Any] | None
     content = read_result(run) if (run / RESULT).exists() else {}
     if "evaluation" not in content:
         return None
-    stored = from_dict(EvaluateConfig, content["evaluation"]["config"])
-    return None if _differing(stored, config, _NOT_IN_EVALUATION_KEY) else content
+    return None if _differing(evaluated_config(run, content), config, _NOT_IN_EVALUATION_KEY) else content
+
+
+def evaluated_config(run: Path, content: dict[str, Any]) -> EvaluateConfig:
+    """The options of the evaluation in a run's result.json."""
+    try:
+        return from_dict(EvaluateConfig, content["evaluation"]["config"])
+    except ValueError as error:
+        raise ValueError(f"{run / RESULT} is damaged, or was edited: evaluation.config: {error}") from error
 
 
 def check_run(run: Path, config: ResolvedPretrainConfig) -> None:

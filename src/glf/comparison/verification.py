@@ -8,8 +8,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from glf.config.base import from_dict
-from glf.config.evaluation import EvaluateConfig, VerifyConfig
+from glf.comparison.runs import evaluated_config
+from glf.config.evaluation import VerifyConfig
 from glf.evaluation.suite import run_evaluation
 from glf.result import read_result
 from glf.runfiles import RESULT
@@ -24,9 +24,7 @@ def verify(config: VerifyConfig, console: Console | None = None) -> bool:
     if "evaluation" not in content:
         raise ValueError(f"{run} has not been evaluated: run `glf evaluate {shlex.quote(str(run))}` first")
     stored = content["evaluation"]
-    again = replace(
-        from_dict(EvaluateConfig, stored["config"]), run=run, references=False, compare_with=(), artifacts=False
-    )
+    again = replace(evaluated_config(run, content), run=run, references=False, compare_with=(), artifacts=False)
     with tempfile.TemporaryDirectory() as cache:
         found = run_evaluation(again, Path(cache), console)
     before, now = stored["rows"]["trained"], found["rows"]["trained"]

@@ -23,6 +23,7 @@ CONVENTIONS: tuple[dict[str, tuple[str, str]], ...] = (
     {"train": ("x_train", "y_train"), "test": ("x_test", "y_test")},
     {"train": ("images", "labels"), "test": ("test_images", "test_labels")},
 )
+MANY_CLASSES = 50_000  # more of them than images are a mistake, for which classifiers would take all memory
 BLOCK = 1024  # images hashed at a time, so that a memory-mapped array never has to fit in memory
 
 
@@ -89,8 +90,11 @@ def read_npz(path: Path, split: str) -> Arrays:
                 raise ValueError(f"label {targets.max()}, but only {len(classes)} classes")
         else:  # counted over both splits, because one may lack the last class
             others = [array_of(archive, n) for _, n in names.values() if n in archive and n != labels]
-            tops = [int(as_targets(other, len(other)).max()) for other in others if other.size]
-            classes = tuple(str(i) for i in range(max([int(targets.max()), *tops]) + 1))
+            every = [targets, *(as_targets(other, len(other)) for other in others if other.size)]
+            top, count = max(int(one.max()) for one in every), sum(map(len, every))
+            if top >= max(MANY_CLASSES, count):
+                raise ValueError(f"label {top}, but only {count:,} images: number the classes from 0")
+            classes = tuple(str(i) for i in range(top + 1))
         return Arrays(pixels=pixels, targets=targets, classes=classes)
 
 

@@ -2,6 +2,7 @@
 
 import math
 import os
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +45,8 @@ def load_array(path: Path, kind: type[Loaded]) -> Loaded:
         if file.read(len(MAGIC_PREFIX)) == MAGIC_PREFIX:
             file.seek(0)
             _check_size("it", _promised(file, "it"), os.fstat(file.fileno()).st_size - file.tell())
+        elif not zipfile.is_zipfile(file):  # numpy would take it for a pickle, and advise to load it
+            raise ValueError("its content is neither that of an .npy nor of an .npz file")
     found = np.load(path, mmap_mode="r", allow_pickle=False)
     if not isinstance(found, kind):
         if isinstance(found, np.lib.npyio.NpzFile):

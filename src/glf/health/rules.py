@@ -60,14 +60,14 @@ def not_finite(records: Records) -> list[Finding]:
     if not noted:
         return []
     since = min(noted.values())
-    at_once = [name for name, step in noted.items() if step == since]
-    culprit = min(at_once, key=_order)
+    at_once = sorted((name for name, step in noted.items() if step == since), key=_order)
     terms = [name for name in at_once if _order(name) == 1]
     evidence = {
         "z": "first z, the network's output: its weights or running statistics were lost in the step before",
         "gradient": f"first the gradient at z, while every term was finite{_guilty(steps, since)}",
+        "features": "first the encoder's features: its weights are finite, but so large that features overflow",
         "weights": "first the weights, by the update of that step, while z and every term were finite",
-    }.get(culprit, f"first {' and '.join(terms)}{', at once' if len(terms) > 1 else ''}")
+    }.get(at_once[0], f"first {' and '.join(terms)}{', at once' if len(terms) > 1 else ''}")
     return [_finding("not finite", since, evidence)]
 
 
@@ -227,7 +227,7 @@ def _broken(record: Record) -> list[str]:
 
 
 def _order(name: str) -> int:
-    return {"z": 0, "gradient": 2, "weights": 3}.get(name, 1)
+    return {"z": 0, "gradient": 2, "weights": 3, "features": 4}.get(name, 1)
 
 
 def _guilty(steps: Records, since: int) -> str:

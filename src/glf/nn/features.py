@@ -23,6 +23,10 @@ from glf.data.source import UNREAD, Skipped, Source
 from glf.nn.feature_cache import FeatureCache
 
 
+class NotFiniteError(ValueError):
+    """Features that are not finite."""
+
+
 class Encoder(NamedTuple):
     """A model that computes features of images."""
 
@@ -180,7 +184,7 @@ def encoding(
             x = to_tensor(pixels).to(device)
             out: np.ndarray = encoder(resize_to(x.float() / 255, size)).float().cpu().numpy()
         if not np.isfinite(out).all():
-            raise ValueError("the encoder gives features that are not finite: its training diverged")
+            raise NotFiniteError("the encoder gives features that are not finite: its training diverged")
         return out
 
     training = encoder.training

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from rich.console import Console
 
 from glf.config.evaluation import ReportConfig
-from glf.files import check_output
+from glf.files import check_output, is_page
 from glf.reporting.chart import svg
 from glf.reporting.few_labels import few_label_charts, label_factor
 from glf.reporting.figures import (
@@ -45,9 +45,9 @@ from glf.reporting.study_charts import difference_charts, sensitivity_charts
 from glf.reporting.study_tables import COMPARED_METRICS, EXPLANATION, every_run, study_provenance, study_tables
 from glf.reporting.verdict import comparison_verdict, kept_weights, run_verdict
 from glf.result import write_file
+from glf.runfiles import PAGE_MARK
 from glf.ui import counted, say
 
-MARK = '<meta name="generator" content="glf report">'  # by it an earlier page is recognised, which may be replaced
 MAX_GALLERIES = 12  # runs on a page with galleries; with more, only the page of a single run has them
 
 
@@ -61,7 +61,7 @@ def report(config: ReportConfig, console: Console | None = None) -> Path:
 
 def write_report(directory: Path, out: Path, figures: Path | None = None) -> int:
     """Write the page about all runs below a directory, and optionally its figures and numbers; return the run count."""
-    check_output(out, _is_page)
+    check_output(out, is_page)
     if figures is not None:
         check_matplotlib()
         check_figures_folder(figures)
@@ -74,7 +74,7 @@ def write_report(directory: Path, out: Path, figures: Path | None = None) -> int
             comparisons=comparisons,
             sheets=Sheets(),
             css=Markup(_own_file("chart.css") + _own_file("page.css")),
-            mark=Markup(MARK),
+            mark=Markup(PAGE_MARK),
             script=Markup(script),
             script_hash=b64encode(sha256(script.encode()).digest()).decode(),
         )
@@ -92,11 +92,6 @@ def write_report(directory: Path, out: Path, figures: Path | None = None) -> int
         for comparison in comparisons:
             write_comparison_figures(figures / comparison.path.name if several else figures, comparison.content)
     return len(runs) + sum(len(comparison.content["runs"]) for comparison in comparisons)
-
-
-def _is_page(path: Path) -> bool:
-    with open(path, "rb") as file:
-        return MARK.encode() in file.read(1000)
 
 
 def _own_file(name: str) -> str:

@@ -17,7 +17,7 @@ from glf.distributed import launched_rank
 from glf.files import RESUME_ADVICE, explain_full_disk, printable
 from glf.measure.geometry import effective_rank, full_rank, spread
 from glf.measure.knn import weighted_knn_predict
-from glf.nn.features import encode
+from glf.nn.features import NotFiniteError, encode
 from glf.nn.memory import Clusters
 from glf.nn.network import momentum_at
 from glf.result import write_file
@@ -199,12 +199,18 @@ class Probe(L.Callback):
         self.latest = {}
         if not last and (trainer.current_epoch + 1) % self.every:
             return
+        lost = ""
         if trainer.is_global_zero:
             assert isinstance(module, Pretraining)
-            self.latest = self.measure(module)
+            try:
+                self.latest = record = self.measure(module)
+            except NotFiniteError as error:  # finite weights may be so large that features are not
+                lost, record = str(error), {"bad/features": trainer.global_step}
             if self.metrics is not None:
-                self.metrics.write(trainer, dict(self.latest))
-        self.latest = trainer.strategy.broadcast(self.latest)
+                self.metrics.write(trainer, dict(record))
+        self.latest, lost = trainer.strategy.broadcast((self.latest, lost))
+        if lost:
+            raise NotFiniteError(f"stopped at step {trainer.global_step}: {lost}")
 
     def measure(self, module: Pretraining) -> dict[str, float]:
         """Return val/knn (weighted k-NN), val/rank, val/full_rank (its value for isotropic features), val/spread.

@@ -10,7 +10,7 @@ import lightning as L
 import torch
 
 from glf.data.batches import BatchLoader
-from glf.runfiles import BEST, LAST
+from glf.runfiles import BEST, EPOCHS, LAST
 from glf.train.callbacks import Probe
 from glf.train.module import Pretraining
 from glf.train.monitor import HealthMonitor
@@ -123,7 +123,7 @@ class Checkpoints(L.Callback):
         if self.every and epoch % self.every == 0:
             trainer.save_checkpoint(self.directory / f"epoch-{epoch:05d}.ckpt")
             if trainer.is_global_zero:
-                for old in sorted(self.directory.glob("epoch-*.ckpt"))[: -self.keep]:
+                for old in sorted(self.directory.glob(EPOCHS))[: -self.keep]:
                     old.unlink()
         self._save(trainer)  # last: after a kill before this, the others are written again
         received, _ = self._agree(trainer, module, False)

@@ -68,7 +68,7 @@ class HealthMonitor(L.Callback):
         return findings
 
     def _stop_message(self, step: int, findings: list[Finding]) -> str:
-        again = _try_again(self.out)
+        again = try_again(self.out)
         if (self.out / LAST).exists():
             again += (
                 f", or continue from the last checkpoint with glf pretrain --resume --out {shlex.quote(str(self.out))}"
@@ -90,10 +90,11 @@ def log_verdict(log: RunLog, final: dict[str, float], findings: list[Finding] | 
 def refuse_unhealthy(findings: list[Finding] | None, out: Path) -> None:
     """Raise if a run that should stop at any problem has ended with one."""
     if findings:
-        raise UnhealthyRunError(f"ended with a problem: {_names(findings)}; {_try_again(out)}")
+        raise UnhealthyRunError(f"ended with a problem: {_names(findings)}; {try_again(out)}")
 
 
-def _try_again(out: Path) -> str:
+def try_again(out: Path) -> str:
+    """What to do after a run was stopped because of a problem."""
     return f"start again with --overwrite and another setting (glf doctor {shlex.quote(str(out))} suggests one)"
 
 

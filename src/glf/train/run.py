@@ -15,9 +15,10 @@ from glf.config.training import AdaptConfig, PretrainConfig
 from glf.data.images import stratified_sample
 from glf.device import seed_everything
 from glf.distributed import is_lost_peer
-from glf.health.examine import examine, read_metrics, too_short
+from glf.health.examine import UnhealthyRunError, examine, read_metrics, too_short
 from glf.health.rules import Finding
 from glf.malloc import retain_freed_memory
+from glf.nn.features import NotFiniteError
 from glf.nn.network import Network
 from glf.nn.recompute import checkpoint_activations
 from glf.nn.weights import build_backbone, crop_size, save_backbone
@@ -27,8 +28,9 @@ from glf.train.callbacks import Metrics, Probe, RefreshClusters, RunLog, Through
 from glf.train.checkpointing import Checkpoints, StopRun
 from glf.train.class_mass import ClassMass
 from glf.train.inputs import Inputs, load_inputs
+from glf.train.memory import check_step
 from glf.train.module import Pretraining
-from glf.train.monitor import HealthMonitor, log_verdict, refuse_unhealthy
+from glf.train.monitor import HealthMonitor, log_verdict, refuse_unhealthy, try_again
 from glf.train.optim import scaled_lr
 from glf.train.progress import ProgressBar
 from glf.train.resolve import Resolved, resolve
@@ -75,6 +77,7 @@ def build(run: Resolved, inputs: Inputs, log: RunLog) -> Pretraining:
     backbone = build_backbone(inputs.images, image_size, config, inputs.statistics)
     if config.checkpoint_activations:
         checkpoint_activations(backbone)
+    check_step(backbone, image_size, config)
     inputs.check_labels(run)
     inputs.compute_prior(log)
     inputs.fill_bank(objective)
@@ -142,6 +145,10 @@ def fit(
         name = "adapt" if isinstance(config, AdaptConfig) else "pretrain"
         command = f"glf {name} --resume --out {shlex.quote(str(out))}"
         raise rundir.Stopped(f"{stop}; continue with: {command}", stop.signal) from None
+    except NotFiniteError as error:
+        if out is None:
+            raise
+        raise UnhealthyRunError(f"{error}; {try_again(out)}") from error
     except RuntimeError as error:
         if not is_lost_peer(error):
             raise
