@@ -35,6 +35,7 @@ EXTENSIONS = (
 )
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
 TILE_WIDTH, TILE_HEIGHT, PHOTOMETRIC = 322, 323, 262  # TIFF tags
+ORIENTATION = 274  # EXIF tag
 VERSION = 5  # raise it whenever the same file would be decoded to other pixels: caches are keyed by it
 
 SMALL = 112  # px; images up to this side count as small: they keep their size, and backbones get another stem
@@ -60,6 +61,22 @@ def decode(data: bytes, *, side: int | None = None, least: int | None = None) ->
         # A JPEG is decoded at 1/2, 1/4 or 1/8 of its size if that leaves at least twice the wanted side: the filter
         # below still does the last halving, so the result hardly differs.
         image.draft(None, (2 * wanted, 2 * wanted))
+    return _pixels(image, full, side)
+
+
+def decode_opened(image: Image.Image, *, side: int | None = None) -> NDArray[np.uint8]:
+    """Return the pixels of an image that PIL has opened or made, as ``decode`` does; the image itself stays as it is.
+
+    It is not decoded at a fraction of its size: a JPEG of more than twice ``side`` gives slightly other pixels than its
+    file does.
+    """
+    with contextlib.suppress(Exception):  # a broken EXIF block, as below
+        if image.getexif().get(ORIENTATION, 1) != 1:
+            image = ImageOps.exif_transpose(image)
+    return _pixels(image, image.size, side)
+
+
+def _pixels(image: Image.Image, full: tuple[int, int], side: int | None) -> NDArray[np.uint8]:
     _check_sizes(image, full)
     with _one_at_a_time if _is_large(image, full) else contextlib.nullcontext():
         image.load()

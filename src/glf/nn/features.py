@@ -178,10 +178,10 @@ def encoding(
     def features_of(pixels: np.ndarray) -> np.ndarray:
         with torch.inference_mode():  # only here: between batches the caller may need gradients
             x = to_tensor(pixels).to(device)
-            out: np.ndarray = encoder(resize_to(x.float() / 255, size)).float().cpu().numpy()
-        if not np.isfinite(out).all():
-            raise ValueError("the encoder gives features that are not finite: its training diverged")
-        return out
+            out = encoder(resize_to(x.float() / 255, size)).float().cpu()
+        check_finite(out)
+        found: np.ndarray = out.numpy()
+        return found
 
     training = encoder.training
     encoder.eval().to(device)
@@ -190,6 +190,12 @@ def encoding(
         yield features_of
     finally:
         encoder.train(training)
+
+
+def check_finite(features: Tensor) -> None:
+    """Raise ValueError for features with nan or inf."""
+    if not features.isfinite().all():
+        raise ValueError("the encoder gives features that are not finite: its training diverged")
 
 
 def resize_to(x: Tensor, size: int | None) -> Tensor:
