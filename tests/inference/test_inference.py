@@ -13,16 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 from rich.console import Console
+from torch import nn
 
 from glf.config.inference import EmbedConfig, OutliersConfig, SearchConfig
-from glf.data.decode import StoredSize
 from glf.data.sources import load_images
 from glf.files import sidecar
 from glf.inference.embedding import embed
 from glf.inference.image_search import read_query, search
 from glf.inference.outlier_search import outliers
 from glf.nn.backbone import Backbone
-from glf.nn.features import SourceFeatures
+from glf.nn.features import Encoder, SourceFeatures
 from glf.nn.weights import save_backbone
 from machine import files_up_to
 from photos import write_photos
@@ -164,7 +164,7 @@ def test_a_query_that_is_not_an_image(photos, console, query, message):
 def test_a_query_is_decoded_like_the_searched_images(tmp_path):
     pixels = load_images("fashion-mini", "test").pixels[9, :, :, 0]
     Image.fromarray(pixels).save(tmp_path / "a.png")
-    query = read_query(tmp_path / "a.png", StoredSize(28, 3, resized=False))
+    query = read_query(tmp_path / "a.png", Encoder("colour", nn.Identity(), 28, 3))
     assert query.shape == (28, 28, 3), "grey fills all channels"
     assert all(np.array_equal(query[..., channel], pixels) for channel in range(3))
 

@@ -46,8 +46,10 @@ LARGE = 2**24  # pixels above which images are decoded one at a time, whatever t
 _one_at_a_time = threading.Lock()
 
 
-def decode(data: bytes, *, side: int | None = None, least: int | None = None) -> NDArray[np.uint8]:
+def decode(data: bytes, *, side: int | None = None, least: int | None = None, keep: int = 0) -> NDArray[np.uint8]:
     """Return pixels (height, width, channel) of an image; with ``side``, made a square of that side.
+
+    A square of at most ``keep`` stays as it is.
 
     One channel if the image is grey, else three. EXIF orientation is applied, transparency becomes white, 16-bit grey
     is scaled to 8 bits, and an animation gives its first frame. A JPEG of more than twice ``side``, or more than twice
@@ -85,7 +87,8 @@ def _pixels(image: Image.Image, full: tuple[int, int], side: int | None) -> NDAr
         image = _flat(image)
         pixels = np.asarray(image)
         pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
-        return pixels if side is None else square(pixels, side)
+        height, width = pixels.shape[:2]
+        return pixels if side is None or height == width <= keep else square(pixels, side)
 
 
 def header_size(data: bytes) -> tuple[int, int]:
@@ -229,6 +232,11 @@ def side_limits(size: int | None) -> SizeLimits:
     """
     full = stored_side(DEFAULT_CROP if size is None else size)
     return SizeLimits(KEPT if size is None else full, full)
+
+
+def decode_alone(data: bytes, limits: SizeLimits) -> NDArray[np.uint8]:
+    """Decode an image to the side that it would have in a set of images like it, whatever is next to it."""
+    return decode(data, side=limits.full, keep=limits.keep)
 
 
 def decode_as(data: bytes, shape: StoredSize | None, limits: SizeLimits | None = None) -> NDArray[np.uint8]:

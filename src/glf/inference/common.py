@@ -5,13 +5,14 @@ from pathlib import Path
 from rich.console import Console
 
 from glf.config.inference import EncoderOptions
+from glf.data.decode import side_limits
 from glf.data.image_cache import cache_root
 from glf.data.sources import find_source
 from glf.device import torch_device
 from glf.malloc import retain_freed_memory
 from glf.nn.features import Encoder, SourceFeatures, extract_source
 from glf.nn.pretrained import is_library_model, pretrained
-from glf.nn.prior import Pixels
+from glf.nn.prior import PIXELS, Pixels
 from glf.nn.weights import load_backbone
 from glf.ui import say
 
@@ -19,7 +20,7 @@ from glf.ui import say
 def open_encoder(options: EncoderOptions) -> Encoder:
     """Load the backbone of a run or of a file, a timm or torchvision model, or the pixels themselves."""
     if options.run == "pixels":
-        return Encoder("pixels", Pixels(), None, 3)
+        return Encoder("pixels", Pixels(), PIXELS, 3, side_limits(None))
     if is_library_model(options.run):
         backbone = pretrained(options.run, weights=options.weights, size=options.image_size, download=options.download)
     elif options.weights is not None or options.image_size is not None:
