@@ -63,22 +63,10 @@ def decode(data: bytes, *, side: int | None = None, least: int | None = None, ke
         # A JPEG is decoded at 1/2, 1/4 or 1/8 of its size if that leaves at least twice the wanted side: the filter
         # below still does the last halving, so the result hardly differs.
         image.draft(None, (2 * wanted, 2 * wanted))
-    return _pixels(image, full, side)
+    return _pixels(image, full, side, keep)
 
 
-def decode_opened(image: Image.Image, *, side: int | None = None) -> NDArray[np.uint8]:
-    """Return the pixels of an image that PIL has opened or made, as ``decode`` does; the image itself stays as it is.
-
-    It is not decoded at a fraction of its size: a JPEG of more than twice ``side`` gives slightly other pixels than its
-    file does.
-    """
-    with contextlib.suppress(Exception):  # a broken EXIF block, as below
-        if image.getexif().get(ORIENTATION, 1) != 1:
-            image = ImageOps.exif_transpose(image)
-    return _pixels(image, image.size, side)
-
-
-def _pixels(image: Image.Image, full: tuple[int, int], side: int | None) -> NDArray[np.uint8]:
+def _pixels(image: Image.Image, full: tuple[int, int], side: int | None, keep: int) -> NDArray[np.uint8]:
     _check_sizes(image, full)
     with _one_at_a_time if _is_large(image, full) else contextlib.nullcontext():
         image.load()
@@ -237,6 +225,19 @@ def side_limits(size: int | None) -> SizeLimits:
 def decode_alone(data: bytes, limits: SizeLimits) -> NDArray[np.uint8]:
     """Decode an image to the side that it would have in a set of images like it, whatever is next to it."""
     return decode(data, side=limits.full, keep=limits.keep)
+
+
+def decode_opened(image: Image.Image, limits: SizeLimits) -> NDArray[np.uint8]:
+    """Return the pixels of an image that PIL has opened or made, as ``decode_alone`` does; the image itself stays as it
+    is.
+
+    It is not decoded at a fraction of its size: a JPEG of more than twice that side gives slightly other pixels than
+    its file does.
+    """
+    with contextlib.suppress(Exception):  # a broken EXIF block, as below
+        if image.getexif().get(ORIENTATION, 1) != 1:
+            image = ImageOps.exif_transpose(image)
+    return _pixels(image, image.size, limits.full, limits.keep)
 
 
 def decode_as(data: bytes, shape: StoredSize | None, limits: SizeLimits | None = None) -> NDArray[np.uint8]:

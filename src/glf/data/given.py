@@ -16,7 +16,7 @@ from torch import Tensor
 
 from glf.data.arrays import as_pixels
 from glf.data.batches import to_tensor
-from glf.data.decode import SizeLimits, StoredSize, decode, decode_opened, needed_shape, square
+from glf.data.decode import SizeLimits, decode_alone, decode_opened
 from glf.data.files import MAX_BYTES
 from glf.files import printable, read_regular
 
@@ -49,24 +49,23 @@ def as_images(images: Any) -> list[Any] | NDArray[np.uint8] | Tensor:
     return found  # type: ignore[no-any-return]
 
 
-def as_tensor(image: Any, channels: int, limits: SizeLimits, shape: StoredSize | None = None) -> Tensor:
+def as_tensor(image: Any, channels: int, limits: SizeLimits) -> Tensor:
     """Return one image of a list as a tensor (channel, height, width), its pixels as those of a set of its kind.
 
-    A photo becomes a square: of the side of ``shape``, or else by ``limits`` as if it were a set of its own, with grey
-    in all channels.
+    A photo becomes a square by ``limits``, with grey in all channels.
     """
     if isinstance(image, Tensor | np.ndarray):
         one = as_images(image)
         if len(one) != 1:
             raise ValueError(f"an array of shape {tuple(image.shape)} in a list is more than one image")
         return one[0] if isinstance(one, Tensor) else to_tensor(np.array(one))[0]
-    pixels = _photo(image, None if shape is None else shape.side, limits)
+    pixels = _photo(image, limits)
     if pixels.shape[2] > channels:
         raise ValueError(f"{_called(image)} is in colour, and the encoder was trained on grey images")
     return torch.from_numpy(np.array(np.broadcast_to(pixels, (*pixels.shape[:2], channels)))).permute(2, 0, 1)
 
 
-def _photo(image: Any, side: int | None, limits: SizeLimits) -> NDArray[np.uint8]:
+def _photo(image: Any, limits: SizeLimits) -> NDArray[np.uint8]:
     content: Any = image
     if isinstance(image, str | os.PathLike):
         if os.path.isdir(image):
@@ -75,12 +74,7 @@ def _photo(image: Any, side: int | None, limits: SizeLimits) -> NDArray[np.uint8
     elif not isinstance(image, bytes | Image.Image):
         raise ValueError(f"{type(image).__name__} is no image: {EXPECTED}")
     try:
-        if isinstance(content, bytes):
-            pixels = decode(content, side=side, least=limits.full)
-        else:
-            pixels = decode_opened(content, side=side)
-        needed = needed_shape(pixels, None, limits)
-        return square(pixels, needed.side) if side is None and needed.resized else pixels
+        return decode_alone(content, limits) if isinstance(content, bytes) else decode_opened(content, limits)
     except Exception as error:  # PIL's plugins raise almost anything on a broken file
         raise ValueError(f"{_called(image)} cannot be read as an image ({error}): give another one") from error
 

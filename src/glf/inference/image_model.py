@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from glf.config.bounds import MAX_WORKERS
 from glf.config.inference import EncoderOptions
 from glf.data.batches import to_tensor
-from glf.data.decode import StoredSize, quiet, side_limits
+from glf.data.decode import quiet
 from glf.data.given import as_images, as_tensor
 from glf.device import cores
 from glf.inference.common import open_encoder
@@ -37,7 +37,7 @@ def load(
 
     >>> model = load("pixels")
     >>> model(np.zeros((2, 28, 28), np.uint8)).shape
-    torch.Size([2, 784])
+    torch.Size([2, 3072])
     """
     options = EncoderOptions(
         run=str(run),
@@ -63,39 +63,27 @@ class ImageModel(nn.Module):
 
     def __init__(self, encoder: Encoder, batch_size: int = 128) -> None:
         super().__init__()
-        self.name, self.image_size, self.channels, self.batch_size = (
-            encoder.name,
-            encoder.size,
-            encoder.channels,
-            batch_size,
-        )
+        self.name, self.image_size, self.channels = encoder.name, encoder.size, encoder.channels
+        self.limits, self.batch_size = encoder.limits, batch_size
         self.backbone = encoder.module.to(memory_format=torch.channels_last)
         self.eval()
 
-    def forward(self, images: Any, *, shape: StoredSize | None = None) -> Float[Tensor, "image feature"]:
-        """Return the features of the images.
+    def forward(self, images: Any) -> Float[Tensor, "image feature"]:
+        """Return the features of the images."""
+        return self._compute(self.backbone, images)
 
-        ``shape`` is that of the images of a set, as ``glf.embed`` returns it: photos are decoded as they would be
-        there. By default each photo is decoded as if it were a set of its own. The difference concerns small squares
-        (see ``side_limits``), which keep their size unless the set has other images.
-        """
-        return self._compute(self.backbone, images, shape)
-
-    def _compute(self, network: Callable[[Tensor], Tensor], images: Any, shape: StoredSize | None) -> Tensor:
+    def _compute(self, network: Callable[[Tensor], Tensor], images: Any) -> Tensor:
         gradients = self.training or (isinstance(images, Tensor) and images.requires_grad)
         with torch.set_grad_enabled(gradients and torch.is_grad_enabled()):
             given = as_images(images)
             step = len(given) if gradients else self.batch_size
             parts = (given[at : at + step] for at in range(0, len(given), step))
-            found = [network(batch).float() for batch in self._batches(parts, shape)]
-            if len({features.shape[1:] for features in found}) > 1:
-                raise ValueError(f"{self.name} gives images of different sizes different features: give one size")
-            out = torch.cat(found)
+            out = torch.cat([network(batch).float() for batch in self._batches(parts)])
         if not gradients:
             check_finite(out)
         return out
 
-    def _batches(self, parts: Iterator[Any], shape: StoredSize | None) -> Iterator[Tensor]:
+    def _batches(self, parts: Iterator[Any]) -> Iterator[Tensor]:
         """Yield the input of the network for each part of the images."""
         for part in parts:
             if isinstance(part, Tensor):
@@ -103,21 +91,18 @@ class ImageModel(nn.Module):
             elif isinstance(part, np.ndarray):
                 yield self._input(to_tensor(np.array(part)))  # a copy: torch refuses read-only arrays
             else:
-                yield from self._stacked(self._decoded(part, shape))
+                yield self._stacked(self._decoded(part))
 
-    def _decoded(self, images: list[Any], shape: StoredSize | None) -> list[Tensor]:
+    def _decoded(self, images: list[Any]) -> list[Tensor]:
         """Decode by as many threads as there are cores; by one if an image is given twice, because PIL reads lazily."""
-        limits = side_limits(self.image_size)
         distinct = len({id(image) for image in images}) == len(images)
         with quiet(), ThreadPoolExecutor(min(MAX_WORKERS, cores()) if distinct else 1) as pool:
-            return list(pool.map(lambda image: as_tensor(image, self.channels, limits, shape), images))
+            return list(pool.map(lambda image: as_tensor(image, self.channels, self.limits), images))
 
-    def _stacked(self, images: list[Tensor]) -> list[Tensor]:
-        """Return one batch, or if the network takes images of any size, one of each."""
+    def _stacked(self, images: list[Tensor]) -> Tensor:
         if len({(image.shape, image.dtype) for image in images}) == 1:
-            return [self._input(torch.stack(images).contiguous(memory_format=torch.channels_last))]
-        inputs = [self._input(image[None]).expand(-1, self.channels, -1, -1) for image in images]
-        return inputs if self.image_size is None else [torch.cat(inputs)]
+            return self._input(torch.stack(images).contiguous(memory_format=torch.channels_last))
+        return torch.cat([self._input(image[None]) for image in images])
 
     def _input(self, images: Tensor) -> Tensor:
         """Move images to the model's device, and scale values and sizes as ``glf embed`` does."""
@@ -135,7 +120,8 @@ class ImageModel(nn.Module):
             x = images.to(self.device, torch.float32)
         else:
             raise ValueError(f"images of type {images.dtype}: give uint8, or floats from 0 to 1")
-        return resize_to(x, self.image_size).to(self._any_tensor().dtype)
+        x = resize_to(x, self.image_size).to(self._any_tensor().dtype)
+        return x if len(x[0]) == self.channels else x.expand(-1, self.channels, -1, -1)
 
     @property
     def device(self) -> torch.device:
