@@ -36,7 +36,7 @@ class EmbedConfig(EncoderOptions):
     """Write the features of every image to a file; an interrupted command continues where it stopped."""
 
     data: str
-    """Folder (searched recursively), .tar, .npz, .npy, or name of a data set."""
+    """Folder (searched recursively), .tar, .csv of paths, .npz, .npy, or name of a data set."""
     out: Path = Path("embeddings.npy")
     """Output file: .npy (the paths are in <name>.glf.json), .csv, or .parquet."""
     map: bool = False
@@ -60,7 +60,7 @@ class OutliersConfig(EncoderOptions):
     """List likely outliers and groups of near-duplicates."""
 
     data: str
-    """Folder (searched recursively), .tar, .npz, .npy, or name of a data set."""
+    """Folder (searched recursively), .tar, .csv of paths, .npz, .npy, or name of a data set."""
     out: Path = Path("outliers.csv")
     """Output file, a line per image, likely outliers first: path, entropy, outlier, group, similarity."""
     count: int = 20

@@ -6,6 +6,7 @@ pixels that the encoder should see, like those of an .npy file: it is only scale
 
 import os
 from collections.abc import Iterable, Mapping, Set
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,12 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from glf.data.arrays import as_pixels
+from glf.data.arrays import as_pixels, as_png
 from glf.data.batches import to_tensor
 from glf.data.decode import SizeLimits, decode_alone, decode_opened
 from glf.data.files import MAX_BYTES
-from glf.files import printable, read_regular
+from glf.data.listed import write_list
+from glf.files import atomic_write, printable, read_regular
 
 EXPECTED = "give a path, the bytes of a file, a PIL image, an array, a tensor, or a list of these"
 
@@ -81,3 +83,37 @@ def _photo(image: Any, limits: SizeLimits) -> NDArray[np.uint8]:
 
 def _called(image: Any) -> str:
     return printable(os.fspath(image)) if isinstance(image, str | os.PathLike) else f"a {type(image).__name__}"
+
+
+def save_images(images: list[Any] | NDArray[np.uint8] | Tensor, path: Path) -> Path:
+    """Write images as data that every command reads, to ``path`` with a suffix; return its path.
+
+    Arrays become an .npy file, paths a .csv of them; other images are first written as files of their own.
+    """
+    if isinstance(images, Tensor):
+        images = as_pixels(images.detach().cpu().numpy())
+    if isinstance(images, np.ndarray):
+        saved = path.with_name(f"{path.name}.npy")
+        with atomic_write(saved) as partial, open(partial, "wb") as file:
+            np.save(file, images)
+        return saved
+    names = []
+    for i, image in enumerate(images):
+        name = image if isinstance(image, str | os.PathLike) else path / f"{i:07}.png"
+        if name is not image:
+            path.mkdir(parents=True, exist_ok=True)
+            _write_png(image, path / f"{i:07}.png")
+        names.append(name)
+    saved = path.with_name(f"{path.name}.csv")
+    write_list(saved, names)
+    return saved
+
+
+def _write_png(image: Any, file: Path) -> None:
+    """Write one image of a list, upright, without alpha and in 8 bits."""
+    if isinstance(image, Tensor | np.ndarray):
+        array: Any = as_images(image)
+        pixels = as_pixels(array.detach().cpu().numpy() if isinstance(array, Tensor) else array)[0]
+    else:
+        pixels = decode(image) if isinstance(image, bytes) else decode_opened(image)
+    file.write_bytes(as_png(pixels))

@@ -15,6 +15,7 @@ from glf.data.datasets import DATASETS, is_tiny_imagenet, read_tiny_imagenet
 from glf.data.files import list_files
 from glf.data.image_cache import load_or_build
 from glf.data.images import DecodeOnRead, ImageSet, to_memory
+from glf.data.listed import read_listed
 from glf.data.shards.index import is_stream
 from glf.data.source import Source
 
@@ -29,6 +30,7 @@ def _read_folder(path: Path, split: str) -> Source:
 READERS: dict[str, tuple[str, Callable[[Path, str], Source]]] = {
     "/": ("a folder of images", _read_folder),
     ".tar": ("a .tar of images", list_files),
+    ".csv": ("a .csv of paths", read_listed),
     ".npz": ("an .npz", read_npz),
     ".npy": ("an .npy file", read_npy),
 }

@@ -18,6 +18,7 @@ from glf.data.decode import quiet
 from glf.data.given import as_images, as_tensor
 from glf.device import cores
 from glf.inference.common import open_encoder
+from glf.nn.backbone import Backbone
 from glf.nn.features import Encoder, check_finite, resize_to
 
 
@@ -127,6 +128,11 @@ class ImageModel(nn.Module):
     def device(self) -> torch.device:
         """Where the model is; images are moved there."""
         return self._any_tensor().device
+
+    @property
+    def width(self) -> int | None:
+        """Number of features; None if it depends on the size of the images."""
+        return self.backbone.width if isinstance(self.backbone, Backbone) else None
 
     def _any_tensor(self) -> Tensor:
         return next(chain(self.parameters(), self.buffers()), torch.empty(0))
