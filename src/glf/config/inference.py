@@ -39,6 +39,8 @@ class EmbedConfig(EncoderOptions):
     """Folder (searched recursively), .tar, .csv of paths, .npz, .npy, or name of a data set."""
     out: Path = Path("embeddings.npy")
     """Output file: .npy (the paths are in <name>.glf.json), .csv, or .parquet."""
+    features: Literal["pooled", "map"] = "pooled"
+    """A vector for each image (pooled), or one for each cell or patch of it, as float16 (map); .npy or .parquet."""
     map: bool = False
     """Add two columns with a 2-d projection: t-SNE of up to 5,000 images, else the first two principal components."""
 

@@ -227,17 +227,17 @@ def decode_alone(data: bytes, limits: SizeLimits) -> NDArray[np.uint8]:
     return decode(data, side=limits.full, keep=limits.keep)
 
 
-def decode_opened(image: Image.Image, limits: SizeLimits) -> NDArray[np.uint8]:
-    """Return the pixels of an image that PIL has opened or made, as ``decode_alone`` does; the image itself stays as it
-    is.
+def decode_opened(image: Image.Image, limits: SizeLimits | None = None) -> NDArray[np.uint8]:
+    """Return the pixels of an image that PIL has opened or made, as ``decode_alone`` does; by default at its own size.
 
-    It is not decoded at a fraction of its size: a JPEG of more than twice that side gives slightly other pixels than
-    its file does.
+    The image itself stays as it is. It is not decoded at a fraction of its size: a JPEG of more than twice that side
+    gives slightly other pixels than its file does.
     """
     with contextlib.suppress(Exception):  # a broken EXIF block, as below
         if image.getexif().get(ORIENTATION, 1) != 1:
             image = ImageOps.exif_transpose(image)
-    return _pixels(image, image.size, limits.full, limits.keep)
+    side, keep = (None, 0) if limits is None else (limits.full, limits.keep)
+    return _pixels(image, image.size, side, keep)
 
 
 def decode_as(data: bytes, shape: StoredSize | None, limits: SizeLimits | None = None) -> NDArray[np.uint8]:

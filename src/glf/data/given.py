@@ -17,7 +17,7 @@ from torch import Tensor
 
 from glf.data.arrays import as_pixels, as_png
 from glf.data.batches import to_tensor
-from glf.data.decode import SizeLimits, decode_alone, decode_opened
+from glf.data.decode import SizeLimits, decode, decode_alone, decode_opened
 from glf.data.files import MAX_BYTES
 from glf.data.listed import write_list
 from glf.files import atomic_write, printable, read_regular

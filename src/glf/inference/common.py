@@ -46,8 +46,9 @@ def compute_features(encoder: Encoder, data: str, options: EncoderOptions, conso
             batch_size=options.batch_size,
             say=lambda text: say(console, text),
         )
-    count, width = found.features.shape
-    say(console, f"images    {data}: {count:,} images, {width} features each by {encoder.name}")
+    count, *shape = found.features.shape
+    each = " x ".join(str(number) for number in shape)
+    say(console, f"images    {data}: {count:,} images, {each} features each by {encoder.name}")
     if found.skipped:
         say(console, f"skipped   {len(found.skipped):,} files, first {found.skipped[0].line(': ')}")
     return found

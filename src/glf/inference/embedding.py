@@ -7,6 +7,7 @@ from glf.inference.common import compute_features, open_encoder
 from glf.inference.writers import FeatureTable, check_target, skipped_file, write_table
 from glf.measure.projection import project_2d
 from glf.nn.features import SourceFeatures
+from glf.nn.maps import with_maps
 from glf.result import write_file
 from glf.ui import say
 
@@ -14,8 +15,13 @@ from glf.ui import say
 def embed(config: EmbedConfig, console: Console | None = None) -> SourceFeatures:
     """Write the file, and return the paths and features in it."""
     console = console or Console()
-    check_target(config.out)
-    found = compute_features(open_encoder(config), config.data, config, console)
+    check_target(config.out, config.features)
+    if config.map and config.features == "map":
+        raise ValueError("--map projects one vector of each image: leave it out with --features map")
+    encoder = open_encoder(config)
+    if config.features == "map":
+        encoder = with_maps(encoder)
+    found = compute_features(encoder, config.data, config, console)
     about = {"model": config.run, "data": config.data}
     points = None
     if config.map:

@@ -95,7 +95,7 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                     self.run_ = None if self.out is None else run
             else:
                 self.model_ = self._loaded()
-        self._n_features_out = self.model_.width or self.model_(images[:1]).shape[1]
+        self._n_features_out = self.model_.width
         return self
 
     def transform(self, X: Any) -> NDArray[np.float32]:  # noqa: N803

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from glf.device import cores
 from glf.inference.common import open_encoder
 from glf.nn.backbone import Backbone
 from glf.nn.features import Encoder, check_finite, resize_to
+from glf.nn.maps import backbone_of, feature_maps
 
 
 def load(
@@ -72,6 +74,10 @@ class ImageModel(nn.Module):
     def forward(self, images: Any) -> Float[Tensor, "image feature"]:
         """Return the features of the images."""
         return self._compute(self.backbone, images)
+
+    def maps(self, images: Any) -> Float[Tensor, "image row column feature"]:
+        """Return the features of each cell or patch of the images, which ``glf embed --features map`` writes."""
+        return self._compute(partial(feature_maps, backbone_of(self.name, self.backbone)), images)
 
     def _compute(self, network: Callable[[Tensor], Tensor], images: Any) -> Tensor:
         gradients = self.training or (isinstance(images, Tensor) and images.requires_grad)
@@ -130,9 +136,12 @@ class ImageModel(nn.Module):
         return self._any_tensor().device
 
     @property
-    def width(self) -> int | None:
-        """Number of features; None if it depends on the size of the images."""
-        return self.backbone.width if isinstance(self.backbone, Backbone) else None
+    def width(self) -> int:
+        """Number of features."""
+        if isinstance(self.backbone, Backbone):
+            return self.backbone.width
+        assert self.image_size is not None, "pixels are scaled to one size"
+        return self.channels * self.image_size**2
 
     def _any_tensor(self) -> Tensor:
         return next(chain(self.parameters(), self.buffers()), torch.empty(0))

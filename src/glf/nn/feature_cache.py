@@ -136,7 +136,7 @@ def _append(file: BinaryIO, data: bytes | memoryview) -> None:
 
 
 def write_npy(batches: Iterable[np.ndarray], count: int, path: Path) -> None:
-    """Write ``count`` float32 features to an .npy file, as they come.
+    """Write the features of ``count`` images to an .npy file, as they come: float16 if they are, else float32.
 
     Not through a memory map: on a full disk, writing to one kills the process without a message.
     """
@@ -144,8 +144,9 @@ def write_npy(batches: Iterable[np.ndarray], count: int, path: Path) -> None:
         written = 0
         for features in batches:
             if written == 0:
-                header = {"descr": "<f4", "fortran_order": False, "shape": (count, features.shape[1])}
+                kind = "<f2" if features.dtype == np.float16 else "<f4"
+                header = {"descr": kind, "fortran_order": False, "shape": (count, *features.shape[1:])}
                 np.lib.format.write_array_header_1_0(file, header)
-            file.write(np.ascontiguousarray(features, dtype="<f4").data)
+            file.write(np.ascontiguousarray(features, dtype=kind).data)
             written += len(features)
         assert written == count > 0

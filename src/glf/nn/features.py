@@ -34,6 +34,7 @@ class Encoder(NamedTuple):
     size: int | None  # side of its input; None if it takes any
     channels: int
     sides: SizeLimits | None = None  # of decoded images; by default those for a crop of ``size``
+    grid: tuple[int, int, int] | None = None  # rows, columns and features of a map, if it computes maps (nn/maps.py)
 
     @property
     def limits(self) -> SizeLimits:
@@ -57,7 +58,7 @@ class SourceFeatures(NamedTuple):
     """Features of all decodable images of a source."""
 
     paths: list[str]
-    features: np.ndarray  # float32 (image, feature), memory-mapped
+    features: np.ndarray  # float32 (image, feature), memory-mapped; maps: float16 (image, row, column, feature)
     skipped: tuple[Skipped, ...]
 
 
@@ -98,7 +99,7 @@ def extract_source(
     Images are decoded batch by batch and are not cached themselves. The features of an image do not depend on the
     others: each has the side that it would have in a set of images like it.
     """
-    cached = FeatureCache.open(cache / f"{source.key}-{encoder.fingerprint}")
+    cached = FeatureCache.open(cache / f"{source.key}-{encoder.fingerprint}", bits=32 if encoder.grid is None else 16)
     if cached.seen < len(source) or _any_readable_again(cached, source):
         with (
             cached.exclusively(),
@@ -117,7 +118,10 @@ def extract_source(
         raise ValueError(f"none of the {len(source)} images can be read, first {skipped[0].line(': ')}")
     bad = {i for i, _ in cached.skipped}
     paths = [path_text(source, i) for i in range(len(source)) if i not in bad]
-    return SourceFeatures(paths, cached.features(), skipped)
+    features = cached.features()
+    if encoder.grid is not None:
+        features = features.reshape(-1, *encoder.grid)
+    return SourceFeatures(paths, features, skipped)
 
 
 def _decoded(source: Source, cached: FeatureCache, encoder: Encoder) -> Generator[np.ndarray | Skipped, None, None]:
