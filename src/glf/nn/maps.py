@@ -26,8 +26,8 @@ class FlatMaps(nn.Module):
 
 def with_maps(encoder: Encoder) -> Encoder:
     """The same encoder, which computes feature maps; ValueError if it has none."""
-    grid = map_shape(backbone_of(encoder.name, encoder.module))
-    return encoder._replace(module=FlatMaps(encoder.module), grid=grid)
+    backbone = backbone_of(encoder.name, encoder.module)
+    return encoder._replace(module=FlatMaps(backbone), grid=map_shape(backbone))
 
 
 def backbone_of(name: str, module: nn.Module) -> Backbone:
