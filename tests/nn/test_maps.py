@@ -70,9 +70,10 @@ def test_the_vision_transformer_of_torchvision():
     torch.testing.assert_close(maps.flatten(1, 2), seen[0][:, 1:])
 
 
-def test_a_place_in_the_map_is_a_place_in_the_image():
+@pytest.mark.parametrize("name", ["timm:test_vit", "torchvision:resnet18"])
+def test_a_place_in_the_map_is_a_place_in_the_image(name):
     """A bright corner changes the cells of that corner most, and rows are not columns."""
-    model = backbone("timm:test_vit")
+    model = backbone(name)
     x = torch.zeros(1, 3, SIDE, SIDE)
     changed = x.clone()
     changed[:, :, :8, -8:] = 1
