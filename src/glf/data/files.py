@@ -3,7 +3,7 @@
 import hashlib
 import os
 import stat
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
@@ -88,9 +88,16 @@ class Files(Source):
         Archivers often set modification times to a constant, and uncompressed formats give files of one name and size
         with other pixels; hence the content.
         """
+        return self._digest(lambda entry: tuple(entry))
+
+    @cached_property
+    def listing(self) -> str:
+        return self._digest(lambda entry: (entry.name, entry.size))
+
+    def _digest(self, facts: Callable[[Entry], tuple[object, ...]]) -> str:
         digest = hashlib.blake2b(repr(VERSION).encode(), digest_size=8)
         for entry in self.entries:
-            digest.update(repr(tuple(entry)).encode())
+            digest.update(repr(facts(entry)).encode())
         for i in range(0, len(self), -(-len(self) // SAMPLED)):
             try:
                 digest.update(hashlib.blake2b(self.read(i)).digest())

@@ -94,7 +94,9 @@ def find_source(data: str, split: str, *, root: Path | None = None, download: bo
     if data in DATASETS:
         return DATASETS[data].read("train" if split == "all" else split, root or data_root(), download)
     if is_stream(data):
-        raise ValueError(f"{data!r} is a stream of shards, which only `glf pretrain` reads: give the images themselves")
+        raise ValueError(
+            f"{data!r} is a stream of shards, which `glf pretrain` and `glf embed --part` read: give the images"
+        )
     path = Path(os.path.expanduser(data))
     if not data or not path.exists():
         nearby = os.listdir(path.parent) if path.parent.is_dir() else []

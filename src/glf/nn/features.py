@@ -188,7 +188,7 @@ def encoding(
 ) -> Iterator[Callable[[Pixels], np.ndarray]]:
     """Provide a function from stored pixels to features; the encoder returns to its mode afterwards.
 
-    Its images are one array, or a list of squares of any sides.
+    Its images are one array, or a list of arrays of any shapes.
     """
 
     def features_of(pixels: Pixels) -> np.ndarray:
@@ -214,19 +214,17 @@ def check_finite(features: Tensor) -> None:
 
 
 def _input(pixels: Pixels, size: int | None, device: torch.device | str) -> Tensor:
-    """Return images as the encoder's input, values from 0 to 1; those of one side are resized together."""
-    if not isinstance(pixels, np.ndarray):
-        sides = np.array([len(image) for image in pixels])
-        if (sides == sides[0]).all():
-            pixels = np.stack(pixels)
+    """Return images as the encoder's input, values from 0 to 1; those of one shape are resized together."""
+    if not isinstance(pixels, np.ndarray) and len({image.shape for image in pixels}) == 1:
+        pixels = np.stack(pixels)
     if isinstance(pixels, np.ndarray):
         return resize_to(to_tensor(pixels).to(device).float() / 255, size)
     assert size is not None, "images of several sides need an encoder with a size"
     x = torch.empty(len(pixels), pixels[0].shape[2], size, size, device=device)
     x = x.to(memory_format=torch.channels_last)
-    for side in np.unique(sides):
-        (same,) = np.nonzero(sides == side)
-        x[torch.from_numpy(same)] = _input(np.stack([pixels[i] for i in same.tolist()]), size, device)
+    for shape in sorted({image.shape for image in pixels}):
+        same = [i for i, image in enumerate(pixels) if image.shape == shape]
+        x[same] = _input(np.stack([pixels[i] for i in same]), size, device)
     return x
 
 
