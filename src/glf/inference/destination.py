@@ -35,6 +35,10 @@ class Destination:
             found = self.system.ls(self.root, detail=False, refresh=True) if self.system else os.listdir(self.root)
         except FileNotFoundError:
             return []
+        except NotADirectoryError:
+            raise ValueError(f"{self.root} is not a folder: give another") from None
+        except Exception as error:  # each file system raises its own
+            raise ValueError(f"{self.place('')} cannot be listed ({_reason(error)}): give another folder") from error
         return sorted(name for name in (str(path).rsplit("/", 1)[-1] for path in found) if name[:1] != ".")
 
     def open(self, name: str) -> BinaryIO:

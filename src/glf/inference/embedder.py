@@ -1,6 +1,6 @@
 """glf.Embedder: features as a new column of batches, for Ray Data and anything else that calls a class on batches."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,22 +52,33 @@ class Embedder:
         )
         self.column, self.encoder, self.device = column, open_encoder(options), torch_device(device)
 
-    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the batch with two more columns."""
-        column = self.column or next((name for name in COLUMNS if name in batch), None)
-        if column is None or column not in batch:
+    def __call__(self, batch: Any) -> Any:
+        """Return the batch, a table of columns as arrays or a ``pyarrow.Table``, with two more columns."""
+        table = None if isinstance(batch, Mapping) else batch
+        names = list(batch) if table is None else table.column_names
+        column = self.column or next((name for name in COLUMNS if name in names), None)
+        if column not in names:
             wanted = repr(self.column) if self.column else f"one of {', '.join(COLUMNS)}"
-            raise ValueError(f"a batch with the columns {', '.join(batch)}: images are expected in {wanted}")
+            raise ValueError(f"a batch with the columns {', '.join(names)}: images are expected in {wanted}")
+        features, errors = self._embedded(batch[column] if table is None else table[column].to_pylist())
+        if table is None:
+            return {**batch, "embedding": features, "error": np.array(errors, object)}
+        import pyarrow as pa
+
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(features.reshape(-1)), features.shape[1])
+        return table.append_column("embedding", lists).append_column("error", pa.array(errors, pa.string()))
+
+    def _embedded(self, images: Iterable[Any]) -> tuple[np.ndarray, list[str]]:
+        """Return the features of each image and why it has none."""
         with quiet():
-            decoded = list(in_threads(self._decoded, batch[column]))
+            decoded = list(in_threads(self._decoded, images))
         good = [pixels for pixels in decoded if not isinstance(pixels, str)]
         with encoding(self.encoder.module, size=self.encoder.size, device=self.device) as features_of:
             features = features_of(good or [self._blank()])
+        errors = [pixels if isinstance(pixels, str) else "" for pixels in decoded]
         found = np.full((len(decoded), features.shape[1]), np.nan, np.float32)
-        if good:
-            found[[not isinstance(pixels, str) for pixels in decoded]] = features
-        errors = np.array([pixels if isinstance(pixels, str) else "" for pixels in decoded], object)
-        return {**batch, "embedding": found, "error": errors}
+        found[[not error for error in errors]] = features[: len(good)]
+        return found, errors
 
     def _decoded(self, image: Any) -> np.ndarray | str:
         try:
