@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from glf.files import atomic_write, check_output, printable, remove_leftovers
 
@@ -41,9 +41,9 @@ class Destination:
             raise ValueError(f"{self.place('')} cannot be listed ({_reason(error)}): give another folder") from error
         return sorted(name for name in (str(path).rsplit("/", 1)[-1] for path in found) if name[:1] != ".")
 
-    def open(self, name: str) -> BinaryIO:
-        file: BinaryIO = (self.system.open if self.system else open)(self.path(name), "rb")
-        return file
+    def open(self, name: str) -> Any:
+        """Open a file for reading bytes."""
+        return (self.system.open if self.system else open)(self.path(name), "rb")
 
     def check(self, name: str) -> None:
         """Raise ValueError if this file cannot be written: before any work."""
@@ -60,8 +60,8 @@ class Destination:
             raise ValueError(f"{self.place('')} cannot be written ({_reason(error)}): choose another --out") from error
 
     @contextmanager
-    def write(self, name: str) -> Iterator[BinaryIO]:
-        """Open a file for writing, which gets its name when the block succeeds."""
+    def write(self, name: str) -> Iterator[Any]:
+        """Open a file for writing bytes, which gets its name when the block succeeds."""
         if self.system is None:
             with atomic_write(Path(self.path(name))) as partial:
                 remove_leftovers(partial.parent, of=name)
@@ -75,12 +75,10 @@ class Destination:
             with self._opened(partial_name) as file:
                 yield file
             self.system.mv(partial_name, self.path(name))
-        except BaseException as error:
+        except BaseException:
             with suppress(Exception):
                 self.system.rm_file(partial_name)
-            if isinstance(error, ValueError | OSError) or not isinstance(error, Exception):
-                raise
-            raise OSError(f"{self.place(name)} could not be written ({_reason(error)}): run it again") from error
+            raise
 
     def _temporary(self, name: str) -> str:
         return self.path(f".{name}.{uuid.uuid4().hex}.glf-partial")

@@ -24,11 +24,9 @@ class Embedder:
     ``run``, ``weights``, ``image_size``, ``download`` and ``device`` are those of ``glf embed``. ``column`` holds
     paths, contents of image files, or uint8 arrays (height, width, channel); by default it is ``path``, ``bytes`` or
     ``image``. An image that cannot be read has nan as its embedding, and the reason in ``error``, which is empty for
-    all others.
-    Features equal those of ``glf embed`` to the last bit for the same batches on the same machine.
+    all others. Features equal those of ``glf embed`` to the last bit for the same batches on the same machine.
 
-    >>> import numpy as np
-    >>> batch = glf.Embedder("pixels")({"image": np.zeros((2, 32, 32, 3), np.uint8)})
+    >>> batch = Embedder("pixels")({"image": np.zeros((2, 32, 32, 3), np.uint8)})
     >>> batch["embedding"].shape, batch["error"].tolist()
     ((2, 3072), ['', ''])
     """

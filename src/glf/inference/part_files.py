@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -56,7 +56,7 @@ def part_name(part: Part) -> str:
     return f"part-{part.number:0{len(str(part.of))}}-of-{part.of}.parquet"
 
 
-def write_part(file: BinaryIO, width: int, labelled: bool, rows: Iterator[Rows], note: Callable[[], PartNote]) -> int:
+def write_part(file: Any, width: int, labelled: bool, rows: Iterator[Rows], note: Callable[[], PartNote]) -> int:
     """Write the rows as they come, and the note when there are no more; return how many there were."""
     import pyarrow as pa
     import pyarrow.parquet as pq
