@@ -67,7 +67,7 @@ class EmbedConfig(EncoderOptions):
     """Write the features of every image to a file; an interrupted command continues where it stopped."""
 
     data: str
-    """Folder (searched recursively), .tar, .csv of paths, .npz, .npy, or name of a data set; with --part also shards."""
+    """Folder (searched recursively), .tar, .csv of paths, .npz, .npy, data set; with --part also shards."""
     out: str | Path = Path("embeddings.npy")
     """Output file: .npy (the paths are in <name>.glf.json), .csv, or .parquet; with --part a folder or a URL."""
     features: Literal["pooled", "map"] = "pooled"
