@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from glf.data.files import CompactEntries, Entry, Files
+from glf.data.entries import CompactEntries, Entry
+from glf.data.files import Files
 from glf.data.source import MAX_CLASSES, UNREAD, MissingSplit, Skipped
 from glf.files import atomic_write, open_regular, printable
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from glf.config.base import from_dict
 from glf.config.inference import EncoderOptions
 from glf.data.decode import decode_alone, quiet
 from glf.data.decode_all import in_threads
@@ -41,13 +42,8 @@ class Embedder:
         download: bool = False,
         device: str = "auto",
     ) -> None:
-        options = EncoderOptions(
-            run=str(run),
-            weights=None if weights is None else Path(weights),
-            image_size=image_size,
-            download=download,
-            device=device,
-        )
+        given = {"run": str(run), "weights": weights, "image_size": image_size, "download": download, "device": device}
+        options = from_dict(EncoderOptions, given)
         self.column, self.encoder, self.device = column, open_encoder(options), torch_device(device)
 
     def __call__(self, batch: Any) -> Any:
