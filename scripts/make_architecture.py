@@ -43,7 +43,7 @@ MODULES: dict[str, tuple[float, float, str, str]] = {
     "exporting": (1, 5, "use", ""),
     "evaluation": (2, 5, "use", ""),
     "train": (3, 5, "use", ""),
-    "inference": (4, 5, "use", ""),
+    "inference": (4, 7, "use", ""),
     "reporting": (5, 5, "use", ""),
     "adaptation": (3, 6, "use", ""),
     "comparison": (3, 7, "use", ""),

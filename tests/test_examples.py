@@ -8,7 +8,10 @@ import pytest
 
 import forked
 
-EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+ELSEWHERE = {"embed_with_ray"}  # a slow test of its own: tests/inference/test_ray.py
+EXAMPLES = sorted(
+    path for path in (Path(__file__).parent.parent / "examples").glob("*.py") if path.stem not in ELSEWHERE
+)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -24,6 +24,10 @@ from .constrain.moments import Redundancy as Redundancy
 from .constrain.moments import Standardise as Standardise
 from .constrain.moments import Variance as Variance
 from .data.sources import load_images as load_images
+from .inference.embedder import Embedder as Embedder
+from .inference.estimator import Encoder as Encoder
+from .inference.image_model import load as load
+from .inference.part_files import read_parts as read_parts
 from .measure.geometry import effective_rank as effective_rank
 from .measure.knn import weighted_knn_predict as weighted_knn_predict
 from .methods import METHODS as METHODS

@@ -168,11 +168,13 @@ def is_partial(path: Path) -> bool:
     return _PARTIAL.fullmatch(path.name) is not None
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Delete the temporary files that ``atomic_write`` left in a folder when its process was killed."""
+def remove_leftovers(folder: Path, of: str = "") -> None:
+    """Delete the temporary files that ``atomic_write`` left in a folder when its process was killed: all, or those of
+    one file.
+    """
     for path in folder.glob(".*"):
         name = _PARTIAL.fullmatch(path.name)
-        if name and not _is_alive(int(name[1])):
+        if name and path.name.startswith(f".{of}") and not _is_alive(int(name[1])):
             path.unlink(missing_ok=True)
 
 

@@ -1,6 +1,7 @@
 """What a user sees in the terminal: lines of text and progress bars."""
 
 import time
+from importlib.util import find_spec
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -33,10 +34,10 @@ def as_text(text: str) -> Text:
 def progress(*columns: ProgressColumn | str, console: Console | None = None, show: bool = True) -> Progress:
     """A progress bar that disappears when it is done; on stderr unless a console is given. Descriptions are no markup.
 
-    Only on a terminal or in a notebook: in a file it would be empty lines.
+    Only on a terminal or in a notebook with ipywidgets: in a file it would be empty lines.
     """
     console = console or Console(stderr=True)
-    show = show and (console.is_terminal or console.is_jupyter)
+    show = show and (find_spec("ipywidgets") is not None if console.is_jupyter else console.is_terminal)
     if not columns:
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     for column in columns:

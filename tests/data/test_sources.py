@@ -453,9 +453,9 @@ def test_an_almost_right_path_gives_its_neighbour(classes: Path) -> None:
 
 
 def test_a_file_of_another_kind(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("1,2")
-    with pytest.raises(ValueError, match=r"a\.csv' is a file of another kind; expected a folder"):
-        load_images(str(tmp_path / "a.csv"))
+    (tmp_path / "a.doc").write_text("1,2")
+    with pytest.raises(ValueError, match=r"a\.doc' is a file of another kind; expected a folder"):
+        load_images(str(tmp_path / "a.doc"))
 
 
 def test_wrong_arguments(classes: Path) -> None:

@@ -13,16 +13,17 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 from rich.console import Console
+from torch import nn
 
 from glf.config.inference import EmbedConfig, OutliersConfig, SearchConfig
-from glf.data.decode import StoredSize
 from glf.data.sources import load_images
 from glf.files import sidecar
 from glf.inference.embedding import embed
+from glf.inference.image_model import load
 from glf.inference.image_search import read_query, search
 from glf.inference.outlier_search import outliers
 from glf.nn.backbone import Backbone
-from glf.nn.features import SourceFeatures
+from glf.nn.features import Encoder, SourceFeatures
 from glf.nn.weights import save_backbone
 from machine import files_up_to
 from photos import write_photos
@@ -164,7 +165,7 @@ def test_a_query_that_is_not_an_image(photos, console, query, message):
 def test_a_query_is_decoded_like_the_searched_images(tmp_path):
     pixels = load_images("fashion-mini", "test").pixels[9, :, :, 0]
     Image.fromarray(pixels).save(tmp_path / "a.png")
-    query = read_query(tmp_path / "a.png", StoredSize(28, 3, resized=False))
+    query = read_query(tmp_path / "a.png", Encoder("colour", nn.Identity(), 28, 3))
     assert query.shape == (28, 28, 3), "grey fills all channels"
     assert all(np.array_equal(query[..., channel], pixels) for channel in range(3))
 
@@ -252,3 +253,48 @@ def test_mistakes_name_the_next_step(photos, tmp_path, console, settings, messag
     with pytest.raises((ValueError, OSError), match=message):
         embed(replace(base, **settings), console)
     assert not (tmp_path / "e.npy").exists()
+
+
+# --- feature maps
+
+
+@pytest.mark.parametrize("kind", ["npy", "parquet"])
+def test_feature_maps_are_those_of_the_loaded_model(photos, tmp_path, console, kind):
+    out = tmp_path / f"maps.{kind}"
+    found = embedded_into(photos, out, console, features="map")
+    assert found.features.shape == (25, 2, 2, 1280)
+    if kind == "npy":
+        written = np.load(out, mmap_mode="r", allow_pickle=False)
+        assert json.loads(sidecar(out, "json").read_text())["paths"] == found.paths
+    else:
+        table = pq.read_table(out)
+        assert table["path"].to_pylist() == found.paths
+        shape = json.loads(table.schema.metadata[b"shape"])
+        flat = table["feature_map"].combine_chunks().flatten().to_numpy()
+        written = flat.reshape(len(table), *shape)
+    assert written.dtype == np.float16
+    assert np.array_equal(written, found.features)
+    model = load(LITE, image_size=SIZE)
+    assert np.array_equal(model.maps(found.paths).half().numpy(), found.features)
+    pooled = embedded_into(photos, tmp_path / "e.npy", console)
+    assert pooled.features.shape == (25, 1280), "cached apart"
+    np.testing.assert_allclose(found.features.astype(np.float32).mean((1, 2)), pooled.features, rtol=0.01, atol=0.01)
+    assert "25 images, 2 x 2 x 1280 features each" in console.file.getvalue()
+
+
+def test_feature_maps_are_written_in_blocks(photos, tmp_path, console, monkeypatch):
+    monkeypatch.setattr("glf.inference.writers.BLOCK_BYTES", 3 * 2 * 2 * 1280 * 2)
+    found = embedded_into(photos, tmp_path / "maps.parquet", console, features="map")
+    table = pq.ParquetFile(tmp_path / "maps.parquet")
+    assert table.num_row_groups == 9
+    assert table.read()["path"].to_pylist() == found.paths
+
+
+def test_feature_maps_that_cannot_be_written(photos, tmp_path, console):
+    with pytest.raises(ValueError, match=r"too many numbers for e\.csv: choose \.npy or \.parquet"):
+        embedded_into(photos, tmp_path / "e.csv", console, features="map")
+    with pytest.raises(ValueError, match="--map projects one vector of each image: leave it out"):
+        embedded_into(photos, tmp_path / "e.npy", console, features="map", map=True)
+    with pytest.raises(ValueError, match="pixels has no feature map"):
+        embed(EmbedConfig(run="pixels", data=str(photos), out=tmp_path / "e.npy", features="map"), console)
+    assert not list(tmp_path.iterdir())

@@ -11,6 +11,7 @@ from torch import nn
 from torchvision.transforms.v2 import functional as V
 
 from glf.data.batches import to_tensor
+from glf.data.decode import square
 from glf.data.files import Files
 from glf.data.images import ImageSet
 from glf.data.sources import find_source, load_images
@@ -233,16 +234,28 @@ def small_squares(folder: Path, count: int) -> list[Path]:
     return paths
 
 
-def test_small_squares_are_kept_and_another_size_starts_again(tmp_path):
-    *_, last = small_squares(tmp_path / "set", 10)
-    found = of_folder(tmp_path / "set", tmp_path / "a", size=28)
-    assert (found.shape.side, found.shape.resized) == (28, False)
-    Image.open(last).resize((60, 40)).save(last)
+def test_the_features_of_an_image_do_not_depend_on_the_others(tmp_path):
+    """A small square keeps its side, whatever is next to it; of the rest, the centre of a square with a margin."""
+    paths = small_squares(tmp_path / "set", 10)
+    alone = of_folder(tmp_path / "set", tmp_path / "a", size=28).features.copy()
+    for path in paths[4:7]:
+        with Image.open(path) as image:
+            image.resize((60, 40)).save(path)
+    with Image.open(paths[9]) as image:
+        image.resize((20, 20)).save(paths[9])
     encoder = Mean()
-    found = of_folder(tmp_path / "set", tmp_path / "a", encoder, size=28)
-    assert (found.shape.side, found.shape.resized) == (32, True)
-    assert encoder.seen == 18, "eight of the ten were seen before the last had another size"
-    assert np.array_equal(found.features, of_folder(tmp_path / "set", tmp_path / "b", size=28).features)
+    found = of_folder(tmp_path / "set", tmp_path / "a", encoder, size=28).features
+    assert encoder.seen == 10
+    kept = [0, 1, 2, 3, 7, 8]
+    assert np.array_equal(found[kept], alone[kept])
+    (tmp_path / "sorted").mkdir()
+    for path in (*paths[4:7], paths[9]):
+        path.rename(tmp_path / "sorted" / path.name)
+    others = of_folder(tmp_path / "sorted", tmp_path / "a", size=28).features
+    assert np.array_equal(found[[4, 5, 6, 9]], others)
+    pixels = square(np.asarray(Image.open(tmp_path / "sorted" / "005.png"))[..., None], 32)[2:30, 2:30]
+    expected = Mean()(torch.from_numpy(pixels).permute(2, 0, 1)[None].float() / 255).numpy()
+    np.testing.assert_allclose(others[1].reshape(3, 16), np.repeat(expected, 3, 0), atol=1e-6)
 
 
 def test_an_array(tmp_path):
@@ -250,7 +263,8 @@ def test_an_array(tmp_path):
     np.save(tmp_path / "few.npy", images.pixels[:50])
     found = of_folder(tmp_path / "few.npy", tmp_path / "cache", size=28)
     assert found.paths[:3] == ["0", "1", "2"]
-    expected = Mean()(torch.from_numpy(images.pixels[:50]).permute(0, 3, 1, 2).float() / 255)
+    grey = torch.from_numpy(images.pixels[:50]).permute(0, 3, 1, 2).float() / 255
+    expected = Mean()(grey.expand(-1, 3, -1, -1))  # in all channels of the encoder
     np.testing.assert_allclose(found.features, expected, atol=1e-6)
 
 

@@ -107,8 +107,10 @@ def compute_activations(
         for at in range(start, len(images), BATCH):
             yield from images.pixels[at : at + BATCH]
 
-    def flat_activations(batch: np.ndarray) -> np.ndarray:
-        views = batch_views(batch, policy, size, rounds, config.colours, seed=(config.seed, cached.seen), device=device)
+    def flat_activations(images: list[np.ndarray]) -> np.ndarray:
+        views = batch_views(
+            np.stack(images), policy, size, rounds, config.colours, seed=(config.seed, cached.seen), device=device
+        )
         with torch.inference_mode():
             found = [faster(x.contiguous(memory_format=torch.channels_last)).half().cpu() for x in views]
         out: np.ndarray = torch.stack(found, 1).contiguous().flatten(1).numpy()

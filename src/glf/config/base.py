@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 C = TypeVar("C")
 
@@ -30,12 +30,17 @@ def from_dict(kind: type[C], values: Mapping[str, Any]) -> C:
             raise ValueError(f"unknown configuration key {name!r}{nearest(name, known)}")
         if name in inner and isinstance(value, Mapping):
             value = from_dict(type(inner[name]), {**to_dict(inner[name]), **value})
-        elif isinstance(value, str) and "Path" in str(known[name].type):
+        elif isinstance(value, str) and _is_path(known[name].type):
             value = Path(value)
         elif isinstance(value, list):
             value = tuple(value)
         converted[name] = value
     return kind(**converted)
+
+
+def _is_path(hint: Any) -> bool:
+    """Whether an option is a path; what may be text too, such as a URL, stays as it is."""
+    return hint is Path or (Path in get_args(hint) and str not in get_args(hint))
 
 
 def groups(kind: type[Any]) -> dict[str, Any]:

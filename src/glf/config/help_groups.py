@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import MISSING, field, fields, make_dataclass
 from itertools import pairwise
+from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -122,6 +123,8 @@ def _documented(name: str, hint: Any, default: Any, text: str) -> Any:
 
 def _metavar(hint: Any) -> str | None:
     """The name of a type that may be None; tyro names all others."""
+    if set(get_args(hint)) == {str, Path}:
+        return "PATH|URL"
     inner = [one for one in get_args(hint) if one is not NoneType]
     if len(inner) != 1 or NoneType not in get_args(hint):
         return None

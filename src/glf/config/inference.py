@@ -1,12 +1,14 @@
 """Settings of the commands that use a trained backbone, and of glf shard."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from glf.config.bounds import check_options
 from glf.config.training import Labels
 
+MAX_PARTS = 10**6  # a folder of files with more is slow everywhere
 Format = Literal["timm", "torchvision", "safetensors", "onnx"]
 
 
@@ -31,16 +33,64 @@ class EncoderOptions:
         check_options(self)
 
 
+class Part(NamedTuple):
+    """One of several parts of the images, numbered from 1."""
+
+    number: int
+    of: int
+
+    def share(self, count: int) -> range:
+        """The numbers of the things, of ``count`` in order, that belong to this part.
+
+        >>> Part(1, 3).share(8), Part(2, 3).share(8), Part(3, 3).share(8)
+        (range(0, 2), range(2, 5), range(5, 8))
+        """
+        return range(count * (self.number - 1) // self.of, count * self.number // self.of)
+
+
+def parse_part(text: str) -> Part:
+    """
+    >>> parse_part("17/1000")
+    Part(number=17, of=1000)
+    """
+    given = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
+    part = Part(int(given[1]), int(given[2])) if given else Part(0, 0)
+    if not 1 <= part.number <= part.of:
+        raise ValueError(f"part must be a number from 1 and how many there are, like 17/1000, got {text!r}")
+    if part.of > MAX_PARTS:
+        raise ValueError(f"part must be one of at most {MAX_PARTS:,}, got {text!r}")
+    return part
+
+
 @dataclass(frozen=True, kw_only=True)
 class EmbedConfig(EncoderOptions):
     """Write the features of every image to a file; an interrupted command continues where it stopped."""
 
     data: str
-    """Folder (searched recursively), .tar, .npz, .npy, or name of a data set."""
-    out: Path = Path("embeddings.npy")
-    """Output file: .npy (the paths are in <name>.glf.json), .csv, or .parquet."""
+    """Folder (searched recursively), .tar, .csv of paths, .npz, .npy, data set; with --part also shards."""
+    out: str | Path = Path("embeddings.npy")
+    """Output file: .npy (the paths are in <name>.glf.json), .csv, or .parquet; with --part a folder or a URL."""
+    features: Literal["pooled", "map"] = "pooled"
+    """A vector for each image (pooled), or one for each cell or patch of it, as float16 (map); .npy or .parquet."""
     map: bool = False
     """Add two columns with a 2-d projection: t-SNE of up to 5,000 images, else the first two principal components."""
+    part: str | None = None
+    """Only this part of the images, like 17/1000, as a Parquet file in the folder --out; a finished part is kept."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        remote = "://" in str(self.out)
+        if self.part is None:
+            if remote:
+                raise ValueError(f"--out {self.out} is a URL, which takes parts only: add --part 1/1")
+            return
+        parse_part(self.part)
+        if self.map:
+            raise ValueError("--map needs the features of all images: leave it out with --part")
+        if self.features == "map":
+            raise ValueError("--part writes one vector of each image: leave out --features map")
+        if Path(self.out).suffix in (".npy", ".csv", ".parquet"):
+            raise ValueError(f"--part writes Parquet files to a folder: give a folder with --out, not {self.out}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +110,7 @@ class OutliersConfig(EncoderOptions):
     """List likely outliers and groups of near-duplicates."""
 
     data: str
-    """Folder (searched recursively), .tar, .npz, .npy, or name of a data set."""
+    """Folder (searched recursively), .tar, .csv of paths, .npz, .npy, or name of a data set."""
     out: Path = Path("outliers.csv")
     """Output file, a line per image, likely outliers first: path, entropy, outlier, group, similarity."""
     count: int = 20

@@ -26,8 +26,8 @@ class PretrainConfig:
     """Train a backbone on images, without labels."""
 
     data: str = "fashion-mini"
-    """Name of a data set, or path of a folder, .tar, .npz or .npy; or shards: a folder of them, a pattern such as
-    shard-{000000..000099}.tar, URLs (docs/streams.md)."""
+    """Name of a data set, or path of a folder, .tar, .csv of paths, .npz or .npy; or shards: a folder of them, a
+    pattern such as shard-{000000..000099}.tar, URLs (docs/streams.md)."""
     method: str = "simclr+lpm"
     """Method, with or without an added constraint: simclr, byol+adc, vicreg+lpm (see `glf methods`)."""
     recipe: str | None = None
@@ -189,7 +189,7 @@ class AdaptConfig(PretrainConfig):
     encoder: tyro.conf.Positional[str] = "timm:tf_efficientnet_lite0"
     """Pretrained encoder: timm:<model>, torchvision:<model>, run:<directory>, or a file of weights with --backbone."""
     data: str = "fashion-mini"
-    """Images: name of a data set, or path of a folder, .tar, .npz or .npy."""
+    """Images: name of a data set, or path of a folder, .tar, .csv of paths, .npz or .npy."""
     out: Path | None = None
     """Run directory; default: runs/adapt-<encoder>-<data>-<seed>."""
     labels: Labels = "auto"

@@ -35,6 +35,7 @@ EXTENSIONS = (
 )
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
 TILE_WIDTH, TILE_HEIGHT, PHOTOMETRIC = 322, 323, 262  # TIFF tags
+ORIENTATION = 274  # EXIF tag
 VERSION = 5  # raise it whenever the same file would be decoded to other pixels: caches are keyed by it
 
 SMALL = 112  # px; images up to this side count as small: they keep their size, and backbones get another stem
@@ -45,8 +46,10 @@ LARGE = 2**24  # pixels above which images are decoded one at a time, whatever t
 _one_at_a_time = threading.Lock()
 
 
-def decode(data: bytes, *, side: int | None = None, least: int | None = None) -> NDArray[np.uint8]:
+def decode(data: bytes, *, side: int | None = None, least: int | None = None, keep: int = 0) -> NDArray[np.uint8]:
     """Return pixels (height, width, channel) of an image; with ``side``, made a square of that side.
+
+    A square of at most ``keep`` stays as it is.
 
     One channel if the image is grey, else three. EXIF orientation is applied, transparency becomes white, 16-bit grey
     is scaled to 8 bits, and an animation gives its first frame. A JPEG of more than twice ``side``, or more than twice
@@ -60,6 +63,10 @@ def decode(data: bytes, *, side: int | None = None, least: int | None = None) ->
         # A JPEG is decoded at 1/2, 1/4 or 1/8 of its size if that leaves at least twice the wanted side: the filter
         # below still does the last halving, so the result hardly differs.
         image.draft(None, (2 * wanted, 2 * wanted))
+    return _pixels(image, full, side, keep)
+
+
+def _pixels(image: Image.Image, full: tuple[int, int], side: int | None, keep: int) -> NDArray[np.uint8]:
     _check_sizes(image, full)
     with _one_at_a_time if _is_large(image, full) else contextlib.nullcontext():
         image.load()
@@ -68,7 +75,8 @@ def decode(data: bytes, *, side: int | None = None, least: int | None = None) ->
         image = _flat(image)
         pixels = np.asarray(image)
         pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
-        return pixels if side is None else square(pixels, side)
+        height, width = pixels.shape[:2]
+        return pixels if side is None or height == width <= keep else square(pixels, side)
 
 
 def header_size(data: bytes) -> tuple[int, int]:
@@ -212,6 +220,24 @@ def side_limits(size: int | None) -> SizeLimits:
     """
     full = stored_side(DEFAULT_CROP if size is None else size)
     return SizeLimits(KEPT if size is None else full, full)
+
+
+def decode_alone(data: bytes, limits: SizeLimits) -> NDArray[np.uint8]:
+    """Decode an image to the side that it would have in a set of images like it, whatever is next to it."""
+    return decode(data, side=limits.full, keep=limits.keep)
+
+
+def decode_opened(image: Image.Image, limits: SizeLimits | None = None) -> NDArray[np.uint8]:
+    """Return the pixels of an image that PIL has opened or made, as ``decode_alone`` does; by default at its own size.
+
+    The image itself stays as it is. It is not decoded at a fraction of its size: a JPEG of more than twice that side
+    gives slightly other pixels than its file does.
+    """
+    with contextlib.suppress(Exception):  # a broken EXIF block, as below
+        if image.getexif().get(ORIENTATION, 1) != 1:
+            image = ImageOps.exif_transpose(image)
+    side, keep = (None, 0) if limits is None else (limits.full, limits.keep)
+    return _pixels(image, image.size, side, keep)
 
 
 def decode_as(data: bytes, shape: StoredSize | None, limits: SizeLimits | None = None) -> NDArray[np.uint8]:

@@ -4,11 +4,12 @@ import io
 import os
 import shutil
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, nullcontext
+from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from glf import ui
 from glf.config.bounds import MAX_WORKERS
 from glf.config.training import Store
-from glf.data.decode import SizeLimits, StoredSize, decode_as, needed_shape, quiet, side_limits
+from glf.data.decode import SizeLimits, StoredSize, decode_alone, decode_as, needed_shape, quiet, side_limits
 from glf.data.source import UNREAD, Skipped, Source
 from glf.device import cores
 
@@ -25,6 +26,8 @@ MAX_DISK_SHARE = 0.8  # of the free disk that the cache takes unless told to
 BAR_FROM = 2000  # images above which a progress bar is shown
 
 Decoded = NDArray[np.uint8] | Skipped | StoredSize
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class DecodeResult(NamedTuple):
@@ -79,7 +82,7 @@ def _attempt(
     skipped = list[Skipped]()
     if out is not None and shape is not None:
         out.write(_header(len(source), shape))
-    with closing(decode_stream(source, 0, shape, limits)) as images:  # ends the threads, however this loop ends
+    with closing(decode_stream(source, shape, limits)) as images:  # ends the threads, however this loop ends
         for image in images:
             advance()
             if isinstance(image, StoredSize):
@@ -107,32 +110,57 @@ def check_share_of_bad(skipped: list[Skipped], source: Source) -> None:
         )
 
 
-def decode_stream(
-    source: Source, start: int, shape: StoredSize | None, limits: SizeLimits
-) -> Generator[Decoded, None, None]:
-    """Yield, from image ``start`` on, the pixels of each image or why it is skipped; few images are in memory.
+def decode_stream(source: Source, shape: StoredSize | None, limits: SizeLimits) -> Generator[Decoded, None, None]:
+    """Yield, in order, the pixels of each image or why it is skipped; few images are in memory.
 
     Yields a new shape for an image that does not fit ``shape``; whatever follows that is to be ignored.
     """
-    if source.pixels is not None:
-        yield from source.pixels[start:]
-        return
 
-    def work(indices: range) -> list[Decoded]:
-        results: list[Decoded] = []
-        for i in indices:
-            results.append(_decode_one(source, i, shape, limits))
-            if isinstance(results[-1], StoredSize):
+    def fitted(i: int) -> Decoded:
+        pixels = _decoded(source, i, lambda data: decode_as(data, shape, limits))
+        if isinstance(pixels, Skipped):
+            return pixels
+        needed = needed_shape(pixels, shape, limits)
+        if needed != shape:
+            return needed
+        return np.ascontiguousarray(np.broadcast_to(pixels, (needed.side, needed.side, needed.channels)))
+
+    return in_threads(fitted, range(len(source)), last=lambda result: isinstance(result, StoredSize))
+
+
+def decode_each(
+    source: Source, indices: range, limits: SizeLimits
+) -> Generator[NDArray[np.uint8] | Skipped, None, None]:
+    """Yield the pixels of some images, or why they are skipped. An image's side does not depend on the others."""
+    if source.pixels is not None:
+        yield from source.pixels[indices.start : indices.stop]
+    else:
+        yield from in_threads(lambda i: _decoded(source, i, lambda data: decode_alone(data, limits)), indices)
+
+
+def in_threads(
+    work: Callable[[T], R], items: Iterable[T], last: Callable[[R], bool] = lambda result: False
+) -> Generator[R, None, None]:
+    """Yield the result of each item, in order; few items and results are in memory.
+
+    After a result that is the ``last``, items may be left out.
+    """
+
+    def work_on(chunk: list[T]) -> list[R]:
+        results = list[R]()
+        for item in chunk:
+            results.append(work(item))
+            if last(results[-1]):
                 break
         return results
 
     # ThreadPoolExecutor.map would submit everything at once and hold the whole data set in memory.
     threads = min(MAX_WORKERS, cores())
-    waiting: deque[Future[list[Decoded]]] = deque()
-    pool = ThreadPoolExecutor(threads)
+    waiting: deque[Future[list[R]]] = deque()
+    pool, remaining = ThreadPoolExecutor(threads), iter(items)
     try:
-        for at in range(start, len(source), CHUNK):
-            waiting.append(pool.submit(work, range(at, min(at + CHUNK, len(source)))))
+        while chunk := list(islice(remaining, CHUNK)):
+            waiting.append(pool.submit(work_on, chunk))
             if len(waiting) > 2 * threads:
                 yield from waiting.popleft().result()
         while waiting:
@@ -141,7 +169,7 @@ def decode_stream(
         pool.shutdown(cancel_futures=True)
 
 
-def _decode_one(source: Source, i: int, shape: StoredSize | None, limits: SizeLimits) -> Decoded:
+def _decoded(source: Source, i: int, decoder: Callable[[bytes], NDArray[np.uint8]]) -> NDArray[np.uint8] | Skipped:
     try:
         data = source.read(i)
         source.check_unchanged(i)
@@ -150,13 +178,9 @@ def _decode_one(source: Source, i: int, shape: StoredSize | None, limits: SizeLi
     except ValueError as error:
         return Skipped(source.name(i), str(error))
     try:
-        pixels = decode_as(data, shape, limits)
+        return decoder(data)
     except Exception as error:  # PIL's plugins raise almost anything on a broken file
         return Skipped(source.name(i), str(error) or type(error).__name__)
-    needed = needed_shape(pixels, shape, limits)
-    if needed != shape:
-        return needed
-    return np.ascontiguousarray(np.broadcast_to(pixels, (needed.side, needed.side, needed.channels)))
 
 
 def _header(count: int, shape: StoredSize) -> bytes:

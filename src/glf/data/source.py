@@ -52,6 +52,11 @@ class Source(ABC):
     def key(self) -> str:
         """16 hex digits that change whenever the images or their order change. Computed once, without decoding."""
 
+    @property
+    def listing(self) -> str:
+        """Like ``key``, but the same for a copy on another machine, whose files may have other times."""
+        return self.key
+
     @abstractmethod
     def __len__(self) -> int:
         """Return the number of images, including those that turn out to be undecodable."""

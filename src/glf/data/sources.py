@@ -15,6 +15,7 @@ from glf.data.datasets import DATASETS, is_tiny_imagenet, read_tiny_imagenet
 from glf.data.files import list_files
 from glf.data.image_cache import load_or_build
 from glf.data.images import DecodeOnRead, ImageSet, to_memory
+from glf.data.listed import read_listed
 from glf.data.shards.index import is_stream
 from glf.data.source import Source
 
@@ -29,6 +30,7 @@ def _read_folder(path: Path, split: str) -> Source:
 READERS: dict[str, tuple[str, Callable[[Path, str], Source]]] = {
     "/": ("a folder of images", _read_folder),
     ".tar": ("a .tar of images", list_files),
+    ".csv": ("a .csv of paths", read_listed),
     ".npz": ("an .npz", read_npz),
     ".npy": ("an .npy file", read_npy),
 }
@@ -92,7 +94,9 @@ def find_source(data: str, split: str, *, root: Path | None = None, download: bo
     if data in DATASETS:
         return DATASETS[data].read("train" if split == "all" else split, root or data_root(), download)
     if is_stream(data):
-        raise ValueError(f"{data!r} is a stream of shards, which only `glf pretrain` reads: give the images themselves")
+        raise ValueError(
+            f"{data!r} is a stream of shards, which `glf pretrain` and `glf embed --part` read: give the images"
+        )
     path = Path(os.path.expanduser(data))
     if not data or not path.exists():
         nearby = os.listdir(path.parent) if path.parent.is_dir() else []

@@ -10,13 +10,13 @@ from PIL import Image
 from rich.console import Console
 
 from glf.config.inference import SearchConfig
-from glf.data.decode import StoredSize, decode
+from glf.data.decode import decode_alone
 from glf.device import torch_device
 from glf.files import printable
 from glf.inference.common import compute_features, open_encoder
 from glf.inference.tables import check_table, write_csv
 from glf.measure.knn import most_similar
-from glf.nn.features import encoding
+from glf.nn.features import Encoder, encoding
 from glf.ui import say
 
 
@@ -45,7 +45,7 @@ def search(config: SearchConfig, console: Console | None = None) -> list[Hit]:
     found = compute_features(encoder, data, config, console)
     with encoding(encoder.module, size=encoder.size, device=torch_device(config.device)) as features_of:
         # One by one: there are few, and each is decoded like the images of the folder.
-        asked = np.concatenate([features_of(read_query(Path(query), found.shape)[None]) for query in queries])
+        asked = np.concatenate([features_of([read_query(Path(query), encoder)]) for query in queries])
     k = min(config.k, len(found.paths))
     similarity, neighbours = most_similar(torch.from_numpy(found.features), torch.from_numpy(asked), k)
     hits = [
@@ -64,12 +64,12 @@ def search(config: SearchConfig, console: Console | None = None) -> list[Hit]:
     return hits
 
 
-def read_query(path: Path, shape: StoredSize) -> NDArray[np.uint8]:
-    """Decode a single file to the shape of the searched images; ValueError if it is no image."""
+def read_query(path: Path, encoder: Encoder) -> NDArray[np.uint8]:
+    """Decode a single file like the searched images; ValueError if it is no image."""
     try:
-        pixels = decode(path.read_bytes(), side=shape.side)
-        if shape.channels == 1 and pixels.shape[2] == 3:
+        pixels = decode_alone(path.read_bytes(), encoder.limits)
+        if encoder.channels == 1 and pixels.shape[2] == 3:
             pixels = np.asarray(Image.fromarray(pixels).convert("L"))[:, :, None]
-        return np.array(np.broadcast_to(pixels, (shape.side, shape.side, shape.channels)))  # grey to colour
+        return encoder.fitted(pixels)
     except Exception as error:  # PIL's plugins raise almost anything on a broken file
         raise ValueError(f"{printable(str(path))} cannot be read as an image ({error}): give another file") from error

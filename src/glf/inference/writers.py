@@ -3,6 +3,8 @@
 The note of an .npy file, ``embeddings.npy.glf.json``, has the paths; ``*.glf.skipped.txt`` lists the skipped files.
 """
 
+import json
+import math
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,21 +17,22 @@ from glf.inference.tables import check_table, table_writer, write_csv
 from glf.nn.feature_cache import write_npy
 
 COMMAND = "embed"
-BLOCK = 1024  # images written at a time
+BLOCK, BLOCK_BYTES = 1024, 2**26  # images written at a time, and bytes of them
 
 
 class FeatureTable(NamedTuple):
     """The content of the file."""
 
     paths: list[str]
-    features: np.ndarray  # float32 (image, feature)
+    features: np.ndarray  # float32 (image, feature), or maps: float16 (image, row, column, feature)
     points: np.ndarray | None  # float32 (image, 2), for a picture
     about: dict[str, str]  # the model and the data
 
     def blocks(self) -> Iterator[tuple[list[str], np.ndarray]]:
         """Yield the paths of some images with their features, and their points if there are any."""
-        for at in range(0, len(self.paths), BLOCK):
-            part = slice(at, at + BLOCK)
+        step = max(1, min(BLOCK, BLOCK_BYTES // self.features[0].nbytes))
+        for at in range(0, len(self.paths), step):
+            part = slice(at, at + step)
             features = np.asarray(self.features[part])
             yield self.paths[part], features if self.points is None else np.hstack([features, self.points[part]])
 
@@ -38,10 +41,12 @@ class FeatureTable(NamedTuple):
         return [] if self.points is None else ["map_x", "map_y"]
 
 
-def check_target(path: Path) -> None:
+def check_target(path: Path, features: str = "pooled") -> None:
     """Raise an error for a file that cannot be written: before hours of work, not after."""
     if path.suffix not in WRITERS:
         raise ValueError(f"--out {path} should end with one of {', '.join(WRITERS)}")
+    if path.suffix == ".csv" and features == "map":
+        raise ValueError(f"--features map gives too many numbers for {path.name}: choose .npy or .parquet")
     if path.suffix == ".parquet" and find_spec("pyarrow") is None:
         raise ValueError(f"{path.name} needs pyarrow: pip install 'glf[parquet]', or choose .npy or .csv")
     check_table(path, COMMAND)
@@ -80,19 +85,25 @@ def _csv(path: Path, table: FeatureTable) -> None:
 
 
 def _parquet(path: Path, table: FeatureTable) -> None:
-    """Write columns path, embedding (a list of fixed length) and, with a map, map_x and map_y."""
+    """Write columns path, embedding (a list of fixed length) and, with a map, map_x and map_y.
+
+    Feature maps are a column feature_map instead, of float16; the metadata have their shape: rows, columns, features.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    width = table.features.shape[1]
-    columns = [("path", pa.string()), ("embedding", pa.list_(pa.float32(), width))]
+    _, *shape = table.features.shape
+    width, maps = math.prod(shape), len(shape) > 1
+    name, number = ("feature_map", pa.float16()) if maps else ("embedding", pa.float32())
+    columns = [("path", pa.string()), (name, pa.list_(number, width))]
     columns += [(name, pa.float32()) for name in table.point_names]
-    schema = pa.schema(columns, metadata=table.about)
+    schema = pa.schema(columns, metadata=table.about | ({"shape": json.dumps(shape)} if maps else {}))
     with table_writer(path, COMMAND, table.about) as partial, pq.ParquetWriter(partial, schema) as writer:
         for paths, block in table.blocks():
-            flat = pa.array(np.ascontiguousarray(block[:, :width]).reshape(-1))
+            rows = block.reshape(len(block), -1)
+            flat = pa.array(np.ascontiguousarray(rows[:, :width]).reshape(-1))
             arrays = [pa.array(paths), pa.FixedSizeListArray.from_arrays(flat, width)]
-            arrays += [pa.array(np.ascontiguousarray(column)) for column in block[:, width:].T]
+            arrays += [pa.array(np.ascontiguousarray(column)) for column in rows[:, width:].T]
             writer.write_batch(pa.record_batch(arrays, schema=writer.schema))
 
 

@@ -16,8 +16,6 @@ from typing import BinaryIO, Literal
 import numpy as np
 
 from glf import ui
-from glf.data.decode import StoredSize
-from glf.data.decode_all import Decoded
 from glf.data.source import Skipped
 from glf.files import atomic_write, exclusive_lock, explain_full_disk
 
@@ -30,7 +28,6 @@ class FeatureCache:
     """Cached features of a sequence of images; the first ``seen`` images are done or skipped."""
 
     folder: Path
-    shape: StoredSize | None = None  # of the images, if they are decoded on the way
     seen: int = 0
     count: int = 0  # of features: ``seen`` without the skipped images
     width: int = 0
@@ -58,12 +55,9 @@ class FeatureCache:
                 values = json.loads(line)
                 if not line.endswith(b"\n") or values.get("count", 0) * values.get("width", 0) * bits // 8 > size:
                     break
-                if "shape" in values:
-                    cached.shape = None if values["shape"] is None else StoredSize(*values["shape"])
-                else:
-                    skipped = [(int(i), str(why)) for i, why in values["skipped"]]
-                    cached.seen, cached.count, cached.width = (int(values[n]) for n in ("seen", "count", "width"))
-                    cached.skipped += skipped
+                skipped = [(int(i), str(why)) for i, why in values["skipped"]]
+                cached.seen, cached.count, cached.width = (int(values[n]) for n in ("seen", "count", "width"))
+                cached.skipped += skipped
             except (ValueError, TypeError, KeyError, AttributeError):  # not a journal, or damaged
                 break
             cached.length += len(line)
@@ -84,21 +78,22 @@ class FeatureCache:
                 if self.seen == 0:
                     shutil.rmtree(self.folder, ignore_errors=True)
 
-    def restart(self, shape: StoredSize | None) -> None:
+    def restart(self) -> None:
         """Begin an empty journal, which discards all features."""
         with atomic_write(self.folder / JOURNAL, ADVICE) as partial:
-            partial.write_bytes(_line(shape=shape))
+            partial.touch()
         vars(self).update(vars(self.open(self.folder, self.bits)))
 
     def extend(
         self,
-        images: Generator[Decoded, None, None],
+        images: Generator[np.ndarray | Skipped, None, None],
         total: int,
-        features_of: Callable[[np.ndarray], np.ndarray],
+        features_of: Callable[[list[np.ndarray]], np.ndarray],
         batch_size: int,
         label: str,
-    ) -> StoredSize | None:
-        """Append features batch by batch, until all images are done or one has another shape, which is returned."""
+    ) -> None:
+        """Append features batch by batch. A batch is what can be decoded of ``batch_size`` images: like the batches of
+        a part, so that the features are the same to the last bit."""
         batch, skipped = list[np.ndarray](), list[tuple[int, str]]()
         with (
             open(self.file, "ab") as features_file,
@@ -110,22 +105,19 @@ class FeatureCache:
             journal.truncate(self.length)
             task = bar.add_task(label, total=total, completed=self.seen)
             for i, image in enumerate(images, start=self.seen):
-                if isinstance(image, StoredSize):
-                    return image
                 if isinstance(image, Skipped):
                     skipped.append((i, image.why))
                 else:
                     batch.append(image)
-                if len(batch) == batch_size or i + 1 == total:
+                if (i + 1) % batch_size == 0 or i + 1 == total:
                     if batch:
-                        features = features_of(np.stack(batch))
+                        features = features_of(batch)
                         self.width = features.shape[1]
                         _append(features_file, np.ascontiguousarray(features, dtype=self.dtype).data)
                     self.count, self.seen, self.skipped = self.count + len(batch), i + 1, self.skipped + skipped
                     _append(journal, _line(seen=self.seen, count=self.count, width=self.width, skipped=skipped))
                     batch, skipped = [], []
                     bar.update(task, completed=self.seen)
-        return None
 
     def features(self) -> np.ndarray:
         # Mapped copy-on-write, because torch refuses read-only arrays; nothing writes to it.
@@ -144,7 +136,7 @@ def _append(file: BinaryIO, data: bytes | memoryview) -> None:
 
 
 def write_npy(batches: Iterable[np.ndarray], count: int, path: Path) -> None:
-    """Write ``count`` float32 features to an .npy file, as they come.
+    """Write the features of ``count`` images to an .npy file, as they come: float16 if they are, else float32.
 
     Not through a memory map: on a full disk, writing to one kills the process without a message.
     """
@@ -152,8 +144,9 @@ def write_npy(batches: Iterable[np.ndarray], count: int, path: Path) -> None:
         written = 0
         for features in batches:
             if written == 0:
-                header = {"descr": "<f4", "fortran_order": False, "shape": (count, features.shape[1])}
+                kind = "<f2" if features.dtype == np.float16 else "<f4"
+                header = {"descr": kind, "fortran_order": False, "shape": (count, *features.shape[1:])}
                 np.lib.format.write_array_header_1_0(file, header)
-            file.write(np.ascontiguousarray(features, dtype="<f4").data)
+            file.write(np.ascontiguousarray(features, dtype=kind).data)
             written += len(features)
         assert written == count > 0

@@ -84,11 +84,11 @@ def resolve(config: PretrainConfig) -> Resolved:
 
 
 def _is_automatic(config: PretrainConfig) -> bool:
-    """Only folders and tars of images get automatic defaults, and only without a recipe or a saved config."""
+    """Only folders, tars and lists of images get automatic defaults, and only without a recipe or a saved config."""
     if isinstance(config, ResolvedPretrainConfig) or not config.auto or config.recipe:
         return False
     path = Path(os.path.expanduser(config.data))
-    return path.is_dir() or path.suffix.lower() == ".tar"
+    return path.is_dir() or path.suffix.lower() in (".tar", ".csv")
 
 
 def _with_heads(method: Method, config: ResolvedPretrainConfig) -> Method:

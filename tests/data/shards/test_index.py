@@ -53,7 +53,7 @@ def test_mistakes_are_explained(folder: Path, copied: Path, tmp_path: Path) -> N
     (tmp_path / "list.txt").write_text("\n")
     with pytest.raises(ValueError, match="lists no shards"):
         open_stream(str(tmp_path / "list.txt"))
-    with pytest.raises(ValueError, match="is a stream of shards, which only `glf pretrain` reads"):
+    with pytest.raises(ValueError, match="is a stream of shards, which `glf pretrain` and `glf embed --part` read"):
         load_images(str(folder))
 
 

@@ -168,5 +168,5 @@ def test_mistakes_are_explained(few_images: str, tmp_path: Path, console: Consol
     with pytest.raises(ValueError, match="per_shard must be at least 1, got 0"):
         written(few_images, tmp_path / "out", console, per_shard=0)
     written(few_images, tmp_path / "out", console)
-    with pytest.raises(ValueError, match="is a stream of shards, which only `glf pretrain` reads"):
+    with pytest.raises(ValueError, match="is a stream of shards, which `glf pretrain` and `glf embed --part` read"):
         written(tmp_path / "out", tmp_path / "again", console)

@@ -39,18 +39,26 @@ def is_stream(data: str) -> bool:
 
 def open_stream(data: str, *, size: int | None = None, labels: Labels = "auto") -> ShardStream:
     """Open the shards that ``--data`` refers to. Without a shards.json, the first samples are inspected."""
-    index = _index_url(data)
+    urls, index = shard_urls(data)
     if index is not None:
-        description = parse_index(_text(read_url(index, MAX_INDEX), index), index)
-        base = index[: -len(INDEX_FILE)]
-        urls = tuple(base + shard_name(number) for number in range(description.shards))
-        _check_urls(urls, data)
-        if is_local(index):
-            _check_plausible(description, urls, index)
-        return _from_index(data, urls, description, size, labels)
-    urls = tuple(_expanded(data))
-    _check_urls(urls, data)
+        return _from_index(data, urls, index, size, labels)
     return _from_samples(data, urls, size, labels)
+
+
+def shard_urls(data: str) -> tuple[tuple[str, ...], ShardIndex | None]:
+    """The shards that ``--data`` refers to, and what a shards.json says about them; no shard is read."""
+    index = _index_url(data)
+    if index is None:
+        urls = tuple(_expanded(data))
+        _check_urls(urls, data)
+        return urls, None
+    description = parse_index(_text(read_url(index, MAX_INDEX), index), index)
+    base = index[: -len(INDEX_FILE)]
+    urls = tuple(base + shard_name(number) for number in range(description.shards))
+    _check_urls(urls, data)
+    if is_local(index):
+        _check_plausible(description, urls, index)
+    return urls, description
 
 
 def _index_url(data: str) -> str | None:
