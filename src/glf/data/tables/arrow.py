@@ -86,8 +86,9 @@ def _spans(data: pa.Array, whole: pa.Buffer) -> tuple[NDArray[np.int64], NDArray
     """Return first byte in the file and size of each value."""
     count = len(data)
     _, offsets, values = data.buffers()
-    if count == 0 or offsets is None or values is None:
-        return np.zeros(count, np.int64), np.where(data.is_valid().to_numpy(zero_copy_only=False), 0, -1)
+    valid = data.is_valid().to_numpy(zero_copy_only=False)
+    if count == 0 or offsets is None or values is None or values.size == 0:
+        return np.zeros(count, np.int64), np.where(valid, 0, -1)
     wide = pa.types.is_large_binary(data.type)
     ends = np.frombuffer(offsets, "<i8" if wide else "<i4", offset=data.offset * (8 if wide else 4), count=count + 1)
     ends = ends.astype(np.int64)
@@ -96,7 +97,6 @@ def _spans(data: pa.Array, whole: pa.Buffer) -> tuple[NDArray[np.int64], NDArray
     first = values.address - whole.address
     if not 0 <= first <= first + values.size <= whole.size:
         raise ValueError("its content is compressed: save it without compression")
-    valid = data.is_valid().to_numpy(zero_copy_only=False)
     return first + ends[:-1], np.where(valid, np.diff(ends), -1)
 
 

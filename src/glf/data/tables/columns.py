@@ -66,6 +66,8 @@ def number_labels(
         classes = sorted({value for part in everything for value in part if value is not None})
         number = {name: i for i, name in enumerate(classes)}
         return np.array([-1 if value is None else number[value] for value in values], np.int64), tuple(classes)
+    if not values:
+        return np.full(0, -1, np.int64), columns.names
     try:
         targets = as_targets(_integers(values), len(values))
         top = max((int(_integers(part).max(initial=-1)) for part in everything), default=-1)

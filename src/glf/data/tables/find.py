@@ -32,7 +32,9 @@ class Table(NamedTuple):
 def find_table(path: Path, options: Mapping[str, str] | None = None) -> Table | None:
     """Return the table at a path; None if there is none. Images in a folder win over tables next to them."""
     found = _find(path)
-    return found._replace(**options) if found is not None and options else found
+    if found is None or not options:
+        return found
+    return found._replace(image=options.get("image"), label=options.get("label"))
 
 
 def _find(path: Path) -> Table | None:

@@ -22,7 +22,7 @@ from glf.files import printable
 
 OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
 FOLDERS = ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "XDG_CACHE_HOME")  # may be relative
-NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
 def hub_table(address: Address, download: bool) -> Table:
@@ -33,7 +33,7 @@ def hub_table(address: Address, download: bool) -> Table:
         raise ValueError(f"{address.base} is no data set of the Hub: expected hf:user/name or hf:user/name:split")
     if find_spec("datasets") is None:
         raise ValueError(f"{where} needs the library datasets: pip install 'glf[hf]'")
-    splits = _ask(name, address.options.get("config", ""), address.options.get("revision", ""), download)
+    splits = _ask(name, address.options.get("config", ""), download)
     empty = [name for name, files in splits.items() if not files]
     if empty:
         raise ValueError(f"{where} has no rows in its split {empty[0]!r}: name another one, {where}:split")
@@ -48,7 +48,7 @@ def hub_table(address: Address, download: bool) -> Table:
 
 
 @lru_cache(maxsize=4)
-def _ask(name: str, configuration: str, revision: str, download: bool) -> dict[str, list[Path]]:
+def _ask(name: str, configuration: str, download: bool) -> dict[str, list[Path]]:
     code = Path(__file__).with_name("hub_process.py").read_text(encoding="utf-8")
     environment = dict(os.environ)
     environment |= {folder: os.path.abspath(os.environ[folder]) for folder in FOLDERS if os.environ.get(folder)}
@@ -58,7 +58,7 @@ def _ask(name: str, configuration: str, revision: str, download: bool) -> dict[s
         environment |= dict.fromkeys(OFFLINE, "1")
     with tempfile.TemporaryDirectory() as empty:
         done = subprocess.run(
-            [sys.executable, "-c", code, name, configuration, revision],
+            [sys.executable, "-c", code, name, configuration],
             cwd=empty,
             env=environment,
             stdin=subprocess.DEVNULL,

@@ -1,6 +1,6 @@
 """Runs in a process of its own, without glf: ask ``datasets`` for a data set of the Hub, and print where its files are.
 
-Arguments: name, configuration or "", revision or "". The answer is the last line of the output, as JSON.
+Arguments: name, configuration or "". The answer is the last line of the output, as JSON.
 """
 
 import json
@@ -13,8 +13,8 @@ def main() -> None:
     try:
         import datasets
 
-        name, configuration, revision = sys.argv[1:]
-        found = datasets.load_dataset(name, configuration or None, revision=revision or None)
+        name, configuration = sys.argv[1:]
+        found = datasets.load_dataset(name, configuration or None)
         answer = {"splits": {split: [file["filename"] for file in part.cache_files] for split, part in found.items()}}
     except Exception as error:
         kinds = [kind.__name__ for kind in type(error).__mro__]

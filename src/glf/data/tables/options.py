@@ -12,7 +12,7 @@ from glf.config.base import nearest
 
 HUB = "hf:"
 OPTIONS = ("image", "label")
-HUB_OPTIONS = (*OPTIONS, "config", "revision")
+HUB_OPTIONS = (*OPTIONS, "config")
 
 
 class Address(NamedTuple):
