@@ -64,6 +64,8 @@ test: lint packages ## Check style and types, run the tests (at most 10 minutes 
 check: test ## The same as test
 
 test-slow: install packages ## The tests that take minutes each (at most 60 in all)
+	@echo "== installing what only the slow tests need"
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[slow]'
 	@echo "== slow tests"
 	@$(BIN)/python -m pytest -m slow
 

@@ -19,7 +19,8 @@ from PIL import Image
 
 from glf import ui
 from glf.config.training import Store
-from glf.data.files import CompactEntries, Entry, list_files
+from glf.data.entries import CompactEntries, Entry
+from glf.data.files import list_files
 from glf.data.image_cache import load_or_build
 from glf.data.images import ChangedFile
 from glf.data.source import Skipped

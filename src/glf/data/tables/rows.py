@@ -11,7 +11,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from glf.data.decode import EXTENSIONS, HEAD, suffix_of
-from glf.data.files import TEST_FOLDERS, CompactEntries, Entry, Files
+from glf.data.entries import CompactEntries, Entry
+from glf.data.files import TEST_FOLDERS, Files
 from glf.data.source import UNREAD, MissingSplit, Skipped
 from glf.data.tables.arrow import Cells, arrow_cells, arrow_schema, arrow_values
 from glf.data.tables.columns import Columns, find_columns, number_labels
