@@ -1,6 +1,7 @@
 """Which files a table consists of, and how a user writes its columns."""
 
 import json
+import os
 from pathlib import Path
 
 import datasets
@@ -28,6 +29,12 @@ def test_options_follow_a_question_mark(tmp_path: Path) -> None:
 def test_options_for_what_has_no_columns_are_refused(classes: Path) -> None:
     with pytest.raises(ValueError, match="no table with columns"):
         find_source(f"{classes}?image=x", "train")
+
+
+def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.parquet")
+    with pytest.raises(OSError, match="not a regular file"):
+        find_source(str(tmp_path / "pipe.parquet"), "train")
 
 
 def test_the_names_of_parquet_files_give_their_splits(parquet: Write, tmp_path: Path) -> None:

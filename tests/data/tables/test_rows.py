@@ -79,7 +79,7 @@ def test_missing_splits_are_named(saved: datasets.Dataset, tmp_path: Path) -> No
         find_source(str(tmp_path / "ab"), "train")
     datasets.DatasetDict({"a": saved}).save_to_disk(tmp_path / "a")
     assert len(find_source(str(tmp_path / "a"), "train")) == 12
-    with pytest.raises(MissingSplit, match="no split 'test', it has a"):
+    with pytest.raises(MissingSplit, match="no split 'test', its only one is read as 'train'"):
         find_source(str(tmp_path / "a"), "test")
 
 

@@ -38,7 +38,7 @@ def find_table(path: Path, options: Mapping[str, str] | None = None) -> Table | 
 
 
 def _find(path: Path) -> Table | None:
-    if path.is_file():
+    if not path.is_dir():
         return Table(str(path), {"train": [path]}, False) if path.suffix.lower() in SUFFIXES else None
     if (path / DICT).is_file():
         names = _note(path / DICT).get("splits")

@@ -54,6 +54,7 @@ def _ask(name: str, configuration: str, download: bool) -> dict[str, list[Path]]
     environment |= {folder: os.path.abspath(os.environ[folder]) for folder in FOLDERS if os.environ.get(folder)}
     environment["PYTHONPATH"] = os.pathsep.join(os.path.abspath(folder) for folder in sys.path if folder)
     environment["HF_DATASETS_IN_MEMORY_MAX_SIZE"] = "0"  # only files can be read from here
+    environment["HF_DATASETS_TRUST_REMOTE_CODE"] = "0"  # data sets may not bring code, also in old versions
     if not download:
         environment |= dict.fromkeys(OFFLINE, "1")
     with tempfile.TemporaryDirectory() as empty:

@@ -1,6 +1,5 @@
 """The rows of a table as a source: each has the bytes of an image file, or names a file."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -82,9 +81,8 @@ def _splits(table: Table, split: str) -> list[str]:
         return [train]
     tests = [name for name in TEST_FOLDERS if name in names and name != train]
     if not tests:
-        raise MissingSplit(
-            f"{table.where} has no split {split!r}, it has {', '.join(names) if table.named else 'train'}"
-        )
+        has = f"it has {', '.join(names)}" if len(names) > 1 else "its only one is read as 'train'"
+        raise MissingSplit(f"{table.where} has no split {split!r}, {has}")
     return tests
 
 
@@ -131,12 +129,13 @@ class _Found:
             arrow = parquet_images(path, column) if path.suffix.lower() == PARQUET else path
             self.tables.append(str(arrow))
             stamp = arrow.stat().st_mtime_ns
-            with open(arrow, "rb") as file:
+            with open(arrow, "rb", buffering=0) as file:
                 for cells in arrow_cells(arrow, column):
                     for at, size, inner in _cells(cells):
                         name = f"{prefix}{self.rows - first}"
                         if size >= 0:
-                            suffix = _suffix(inner) or suffix_of(os.pread(file.fileno(), min(size, HEAD), at))
+                            file.seek(at)
+                            suffix = _suffix(inner) or suffix_of(file.read(min(size, HEAD)))
                             self._keep(Entry(name + suffix, size, stamp, at))
                         elif inner:
                             self._add_file(name, inner, path.parent)
