@@ -34,8 +34,8 @@ class PretrainConfig:
     recipe: str | None = None
     """Named hyperparameter preset: tiny, cifar, imagenet, ... Flags you pass override it (see `glf methods NAME`)."""
     auto: bool = True
-    """Pick unset options automatically from the images and the hardware (folders and .tar only). --no-auto uses fixed
-    defaults."""
+    """Pick unset options automatically from the images and the hardware (image files only, no arrays).
+    --no-auto uses fixed defaults."""
     backbone: str | None = None
     """small_resnet, or any timm or torchvision model (timm:resnet18, torchvision:resnet18); default: automatic, else
     small_resnet."""

@@ -4,6 +4,7 @@ import random
 from pathlib import Path
 
 import datasets
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -52,6 +53,22 @@ def test_a_compressed_arrow_file_says_what_to_do(tmp_path: Path, files: list[byt
     with pa.ipc.new_file(tmp_path / "b.arrow", table.schema) as writer:  # the format with an index at its end
         writer.write_table(table)
     assert find_source(str(tmp_path / "b.arrow"), "train").read(3) == files[3]
+
+
+@pytest.mark.parametrize(("at", "value"), [(0, -1), (5, 2**31 - 1), (6, 0), (12, 2**31 - 1)])
+def test_positions_outside_the_file_are_never_followed(
+    saved: datasets.Dataset, tmp_path: Path, files: list[bytes], at: int, value: int
+) -> None:
+    saved.save_to_disk(tmp_path / "saved")
+    path = next((tmp_path / "saved").glob("*.arrow"))
+    whole = path.read_bytes()
+    positions = np.cumsum([0, *map(len, files)]).astype("<i4")
+    assert whole.count(positions.tobytes()) == 1
+    damaged = positions.copy()
+    damaged[at] = value
+    path.write_bytes(whole.replace(positions.tobytes(), damaged.tobytes()))
+    with pytest.raises(ValueError, match=r"cannot be read as a table"):
+        find_source(str(path), "train")
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
