@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from glf.checkpoint import load_checkpoint
-from glf.config.base import from_dict, to_dict
+from glf.config.base import data_name, from_dict, to_dict
 from glf.config.training import AdaptConfig, PretrainConfig, ResolvedPretrainConfig, config_type, with_defaults
 from glf.data.shards.fetch import is_command
 from glf.data.source import Skipped
@@ -38,7 +38,7 @@ class Stopped(KeyboardInterrupt):
 
 def resolve_directory(config: PretrainConfig) -> PretrainConfig:
     """Choose the run directory and check that it may be used; on --resume return the saved config."""
-    data = Path(config.data).stem or "data"
+    data = data_name(config.data)
     out = config.out or Path("runs") / f"{config.method.replace('+', '-')}-{data}-{config.seed}"
     config = replace(config, out=out)
     if config.resume and config.overwrite:

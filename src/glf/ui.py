@@ -53,8 +53,8 @@ class SlowWork:
         self.what, self.noun, self.done = what, noun, 0
         self.began, self.patience = time.monotonic(), PATIENCE
 
-    def advance(self) -> None:
-        self.done += 1
+    def advance(self, count: int = 1) -> None:
+        self.done += count
         if time.monotonic() - self.began > self.patience:
             say(Console(stderr=True), f"{self.what}: {counted(self.done, self.noun)} so far")
             self.patience = max(1.0, 2 * self.patience)

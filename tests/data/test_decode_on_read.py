@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from glf.data import decode
-from glf.data.files import CompactEntries, Files
+from glf.data.entries import CompactEntries
+from glf.data.files import Files
 from glf.data.images import SHARE, ChangedFile, DecodeOnRead
 from glf.data.source import Skipped
 from glf.data.sources import load_images

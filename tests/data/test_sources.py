@@ -528,7 +528,7 @@ def test_a_new_kind_of_source_is_a_class_and_a_line_in_the_table(
     with tarfile.open(tmp_path / "shards" / "shard-000000.tar") as tar:
         stored = {tar.extractfile(m).read() for m in tar if m.name.endswith(".png")}  # type: ignore[union-attr]
     assert stored == set(files[1:])
-    with pytest.raises(ValueError, match=r"expected a folder of images, .*, an \.npy file or a \.cat file"):
+    with pytest.raises(ValueError, match=r"expected a folder of images, .*, an \.arrow file or a \.cat file"):
         load_images(str(tmp_path / "none"))
 
 

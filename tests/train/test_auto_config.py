@@ -112,6 +112,24 @@ def test_explicit_options_win_and_other_data_keep_the_fixed_defaults(tmp_path: P
         assert replace(fixed.config, out=None) == with_defaults(apply_recipe(config))
 
 
+def test_a_table_of_photos_gets_the_defaults_of_their_folder(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    photos = write_photos(tmp_path / "camera")
+    files = sorted(path for path in photos.rglob("*") if path.is_file())
+    columns = {"image": [path.read_bytes() for path in files], "label": [path.parent.name for path in files]}
+    pq.write_table(pa.table(columns), tmp_path / "camera.parquet")
+    of_files, of_rows = (
+        resolve(PretrainConfig(data=str(data), device="cpu", method="simclr", dry_run=True))
+        for data in (photos, tmp_path / "camera.parquet")
+    )
+    assert of_rows.choices == of_files.choices
+    assert of_rows.choices
+    assert of_rows.source is not None
+    assert of_rows.source.classes == ("boot", "coat")
+
+
 def test_a_folder_is_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from glf.data import sources
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from glf.adaptation.activations import VIEWS, activation_cache, free_disk, planned_views
+from glf.config.base import data_name
 from glf.config.training import AdaptConfig, ResolvedAdaptConfig
 from glf.data.image_cache import cache_root
 from glf.data.images import ImageSet, default_held_out
@@ -102,7 +103,7 @@ def cut_trained(encoder: Backbone, config: ResolvedAdaptConfig) -> Halves | None
 def default_directory(config: AdaptConfig) -> Path:
     """The run directory, if none is given."""
     name = config.encoder.partition(":")[2].rstrip("/").rpartition("/")[2]
-    return Path("runs") / f"adapt-{name}-{Path(config.data).stem or 'data'}-{config.seed}"
+    return Path("runs") / f"adapt-{name}-{data_name(config.data)}-{config.seed}"
 
 
 def with_views(resolved: ResolvedAdaptation, images: ImageSet) -> ResolvedAdaptation:

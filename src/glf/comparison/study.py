@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import tyro
 
-from glf.config.base import from_dict, groups, nearest, to_dict
+from glf.config.base import data_name, from_dict, groups, nearest, to_dict
 from glf.config.evaluation import CompareConfig, EvaluateConfig
 from glf.config.training import AdaptConfig, PretrainConfig, ResolvedPretrainConfig, config_type, with_defaults
 from glf.data.augment import policies
@@ -39,7 +39,7 @@ class Cell(NamedTuple):
     @property
     def path(self) -> Path:
         """The run directory, relative to the directory of the comparison."""
-        return Path(Path(self.data).stem or "data", self.method.replace("+", "-"), self.variant, str(self.seed))
+        return Path(data_name(self.data), self.method.replace("+", "-"), self.variant, str(self.seed))
 
 
 @dataclass(frozen=True, kw_only=True)

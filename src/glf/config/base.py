@@ -1,6 +1,7 @@
 """What all configs share: conversion to JSON and back, suggestions for misspelt names."""
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
@@ -46,6 +47,17 @@ def _is_path(hint: Any) -> bool:
 def groups(kind: type[Any]) -> dict[str, Any]:
     """Nested configs, with their defaults; the command line exposes their fields as top-level flags."""
     return {f.name: f.default for f in fields(kind) if is_dataclass(f.default)}
+
+
+def data_name(data: str) -> str:
+    """Return a short name for data, for folders that are named after them.
+
+    >>> data_name("photos/cats.tar"), data_name("hf:user/birds:train?image=img"), data_name("birds.parquet?label=none")
+    ('cats', 'birds-train', 'birds')
+    """
+    if data.startswith("hf:"):
+        return re.sub(r"[^\w.-]+", "-", data.partition("?")[0].rpartition("/")[2].removeprefix("hf:"))
+    return Path(data.partition("?")[0]).stem or "data"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

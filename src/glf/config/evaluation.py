@@ -99,7 +99,7 @@ class EvaluateConfig:
     root: Path | None = None
     """Folder of the named data sets; default: that of the run."""
     download: bool = False
-    """Allow downloads of a named data set and of a library model's weights."""
+    """Allow downloads of a named data set or one of the Hub and of a library model's weights."""
     split: Split = "test"
     """The test split, or `val`: the training images held out by the run, for choosing hyperparameters."""
     max_images: int | None = None

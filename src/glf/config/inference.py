@@ -23,7 +23,7 @@ class EncoderOptions:
     image_size: int | None = None
     """Image size of a library model; default: the model's own."""
     download: bool = False
-    """Allow downloads of a named data set and of a library model's weights."""
+    """Allow downloads of a named data set or one of the Hub and of a library model's weights."""
     batch_size: int = 128
     """Batch size of feature extraction."""
     device: str = "auto"
@@ -67,7 +67,8 @@ class EmbedConfig(EncoderOptions):
     """Write the features of every image to a file; an interrupted command continues where it stopped."""
 
     data: str
-    """Folder (searched recursively), .tar, .csv of paths, .npz, .npy, data set; with --part also shards."""
+    """Folder (searched recursively), .tar, .csv of paths, .npz, .npy, .parquet, hf:user/name, or name of a data set;
+    with --part also shards."""
     out: str | Path = Path("embeddings.npy")
     """Output file: .npy (the paths are in <name>.glf.json), .csv, or .parquet; with --part a folder or a URL."""
     features: Literal["pooled", "map"] = "pooled"
@@ -110,7 +111,7 @@ class OutliersConfig(EncoderOptions):
     """List likely outliers and groups of near-duplicates."""
 
     data: str
-    """Folder (searched recursively), .tar, .csv of paths, .npz, .npy, or name of a data set."""
+    """Folder (searched recursively), .tar, .csv of paths, .npz, .npy, .parquet, hf:user/name, or name of a data set."""
     out: Path = Path("outliers.csv")
     """Output file, a line per image, likely outliers first: path, entropy, outlier, group, similarity."""
     count: int = 20
@@ -136,13 +137,13 @@ class ShardConfig:
     """Write images as WebDataset shards, which `glf pretrain` streams; an interrupted command continues."""
 
     data: str
-    """Name of a data set, or path of a folder, .tar, .npz or .npy."""
+    """Name of a data set, hf:user/name of the Hugging Face Hub, or path of a folder, .tar, .npz, .npy or .parquet."""
     out: Path = Path("shards")
     """Folder of the shards."""
     split: Literal["train", "test"] = "train"
     """Split to write."""
     labels: Labels = "auto"
-    """Use class folders as labels, or ignore them."""
+    """Use class folders or a column of labels, or ignore them."""
     prior: str | None = None
     """Also store the features of this prior, for LPM: pixels, timm:<model>, run:<directory>, file:<array>."""
     prior_weights: Path | None = None
@@ -158,7 +159,7 @@ class ShardConfig:
     root: Path | None = None
     """Folder of the named data sets; default: $GLF_DATA or the user's cache."""
     download: bool = False
-    """Allow downloads of a named data set and of a prior's weights."""
+    """Allow downloads of a named data set or one of the Hub and of a prior's weights."""
     device: str = "auto"
     """Device that computes the prior: auto, cpu, gpu or mps."""
     overwrite: bool = False

@@ -26,15 +26,16 @@ class PretrainConfig:
     """Train a backbone on images, without labels."""
 
     data: str = "fashion-mini"
-    """Name of a data set, or path of a folder, .tar, .csv of paths, .npz or .npy; or shards: a folder of them, a
-    pattern such as shard-{000000..000099}.tar, URLs (docs/streams.md)."""
+    """Name of a data set, hf:user/name of the Hugging Face Hub, or path of a folder, .tar, .csv of paths, .npz, .npy or
+    .parquet (docs/data.md); or shards: a folder of them, a pattern such as shard-{000000..000099}.tar, URLs
+    (docs/streams.md)."""
     method: str = "simclr+lpm"
     """Method, with or without an added constraint: simclr, byol+adc, vicreg+lpm (see `glf methods`)."""
     recipe: str | None = None
     """Named hyperparameter preset: tiny, cifar, imagenet, ... Flags you pass override it (see `glf methods NAME`)."""
     auto: bool = True
-    """Pick unset options automatically from the images and the hardware (folders and .tar only). --no-auto uses fixed
-    defaults."""
+    """Pick unset options automatically from the images and the hardware (image files only, no arrays).
+    --no-auto uses fixed defaults."""
     backbone: str | None = None
     """small_resnet, or any timm or torchvision model (timm:resnet18, torchvision:resnet18); default: automatic, else
     small_resnet."""
@@ -43,9 +44,9 @@ class PretrainConfig:
     root: Path | None = None
     """Folder of the named data sets; default: $GLF_DATA or the user's cache."""
     download: bool = False
-    """Allow downloads of a named data set and of a prior's weights."""
+    """Allow downloads of a named data set or one of the Hub and of a prior's weights."""
     labels: Labels = "auto"
-    """Use class folders as labels for the online probe, or ignore them."""
+    """Use class folders or a column of labels for the online probe, or ignore them."""
     store: Store = "auto"
     """Image files: decode once into a memory-mapped cache (pack), or at every epoch in the workers (decode); auto packs
     if the disk has room."""
@@ -193,7 +194,7 @@ class AdaptConfig(PretrainConfig):
     out: Path | None = None
     """Run directory; default: runs/adapt-<encoder>-<data>-<seed>."""
     labels: Labels = "auto"
-    """Use class folders as labels, to compare frozen and adapted weights, or ignore them."""
+    """Use class folders or a column of labels, to compare frozen and adapted weights, or ignore them."""
     image_size: int | None = None
     """Image size in pixels; default: that of most images, at most the encoder's, and at most 128 on a CPU."""
     augment: str | None = None
@@ -207,7 +208,7 @@ class AdaptConfig(PretrainConfig):
     backbone: str | None = None
     """Name of the model, if the encoder is a file of weights."""
     download: bool = False
-    """Allow downloads of a named data set and of the encoder's weights."""
+    """Allow downloads of a named data set or one of the Hub and of the encoder's weights."""
     weights: Path | None = None
     """Local file with the weights of a timm: or torchvision: encoder."""
     train: Train = "tail"

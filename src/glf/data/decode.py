@@ -34,6 +34,21 @@ EXTENSIONS = (
     ".jp2",
 )
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
+# First bytes of the files of each format, where they begin, and the usual suffix
+BEGINNINGS = (
+    (0, b"\xff\xd8\xff", ".jpg"),
+    (0, b"\x89PNG", ".png"),
+    (8, b"WEBP", ".webp"),
+    (0, b"GIF8", ".gif"),
+    (0, b"BM", ".bmp"),
+    (0, b"II*\0", ".tif"),
+    (0, b"MM\0*", ".tif"),
+    (0, b"P6", ".ppm"),
+    (0, b"P5", ".pgm"),
+    (4, b"ftypavi", ".avif"),
+    (4, b"jP  ", ".jp2"),
+)
+HEAD = 12  # bytes that ``suffix_of`` needs
 TILE_WIDTH, TILE_HEIGHT, PHOTOMETRIC = 322, 323, 262  # TIFF tags
 ORIENTATION = 274  # EXIF tag
 VERSION = 5  # raise it whenever the same file would be decoded to other pixels: caches are keyed by it
@@ -77,6 +92,15 @@ def _pixels(image: Image.Image, full: tuple[int, int], side: int | None, keep: i
         pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
         height, width = pixels.shape[:2]
         return pixels if side is None or height == width <= keep else square(pixels, side)
+
+
+def suffix_of(head: bytes) -> str:
+    r"""Return the suffix of an image file from its first bytes; empty if they are not known.
+
+    >>> suffix_of(b"\x89PNG\r\n"), suffix_of(b"hello")
+    ('.png', '')
+    """
+    return next((suffix for at, first, suffix in BEGINNINGS if head[at:].startswith(first)), "")
 
 
 def header_size(data: bytes) -> tuple[int, int]:

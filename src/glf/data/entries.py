@@ -1,4 +1,4 @@
-"""The image files of a folder or a tar, as a list that takes little memory."""
+"""Where image files are: an entry for each, and a list of millions of them that stays small."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple

@@ -73,7 +73,7 @@ class Files(Source):
         entry = self.entries[i]
         if entry.size > MAX_BYTES:
             raise ValueError(f"a file of {entry.size:,} bytes, more than {MAX_BYTES:,}")
-        with open_regular(self._file(entry)) as file:
+        with open_regular(self._file(i)) as file:
             file.seek(entry.offset or 0)
             data = file.read(entry.size)
             size = os.fstat(file.fileno()).st_size if entry.offset is None else len(data)
@@ -83,11 +83,11 @@ class Files(Source):
 
     def check_unchanged(self, i: int) -> None:
         """Raise OSError if a file was modified after it was listed: its pixels would be cached under a wrong key."""
-        entry = self.entries[i]
-        if os.stat(self._file(entry)).st_mtime_ns != entry.stamp:
+        if os.stat(self._file(i)).st_mtime_ns != self.entries[i].stamp:
             raise OSError("it changed since it was listed")
 
-    def _file(self, entry: Entry) -> Path:
+    def _file(self, i: int) -> Path:
+        entry = self.entries[i]
         return self.root / entry.name if entry.offset is None else self.root
 
     def with_labels(self, names: list[str], classes: list[str]) -> "Files":
@@ -138,6 +138,11 @@ def list_files(path: Path, split: str, *, test_folders: Collection[str] = TEST_F
     if all(len(parts) > 1 for parts in inside) and groups[split] <= set(classes):
         return files.with_labels([parts[0] for parts in inside], classes)
     return files
+
+
+def has_images(folder: Path) -> bool:
+    """Whether there is an image file in a folder, at any depth."""
+    return next(_Folder(folder).images(""), None) is not None
 
 
 def _is_image(name: str) -> bool:

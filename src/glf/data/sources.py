@@ -1,7 +1,8 @@
 """From a name or a path to images: ``find_source`` lists them, ``load_images`` decodes them. All data enter here."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -18,12 +19,33 @@ from glf.data.images import DecodeOnRead, ImageSet, to_memory
 from glf.data.listed import read_listed
 from glf.data.shards.index import is_stream
 from glf.data.source import Source
+from glf.data.tables.find import Table, find_table
+from glf.data.tables.hub import hub_table
+from glf.data.tables.options import HUB, is_hub, parse_address
 
 Split = Literal["train", "test"]
 
 
 def _read_folder(path: Path, split: str) -> Source:
+    table = find_table(path)
+    if table is not None:
+        return _read_table(table, split)
     return read_tiny_imagenet(path, split) if split != "all" and is_tiny_imagenet(path) else list_files(path, split)
+
+
+def _read_table(table: Table, split: str) -> Source:
+    if find_spec("pyarrow") is None:
+        raise ValueError(f"{table.where} needs pyarrow: pip install 'glf[parquet]'")
+    from glf.data.tables.rows import read_table
+
+    return read_table(table, split)
+
+
+def _read_table_at(path: Path, split: str, options: Mapping[str, str] | None = None) -> Source:
+    table = find_table(path, options)
+    if table is None:
+        raise ValueError(f"{path} is no table with columns, so {dict(options or {})} means nothing: leave it out")
+    return _read_table(table, split)
 
 
 # How a path is opened, by its suffix: one line per kind of source
@@ -32,7 +54,9 @@ READERS: dict[str, tuple[str, Callable[[Path, str], Source]]] = {
     ".tar": ("a .tar of images", list_files),
     ".csv": ("a .csv of paths", read_listed),
     ".npz": ("an .npz", read_npz),
-    ".npy": ("an .npy file", read_npy),
+    ".npy": ("an .npy", read_npy),
+    ".parquet": ("a .parquet", _read_table_at),
+    ".arrow": ("an .arrow file", _read_table_at),
 }
 
 
@@ -97,14 +121,19 @@ def find_source(data: str, split: str, *, root: Path | None = None, download: bo
         raise ValueError(
             f"{data!r} is a stream of shards, which `glf pretrain` and `glf embed --part` read: give the images"
         )
-    path = Path(os.path.expanduser(data))
+    address = parse_address(data)
+    if is_hub(data):
+        return _read_table(hub_table(address, download), split)
+    path = Path(os.path.expanduser(address.base))
     if not data or not path.exists():
         nearby = os.listdir(path.parent) if path.parent.is_dir() else []
         meant = nearest(data.lower(), DATASETS) or nearest(path.name, nearby)
         raise ValueError(
             f"no such file or folder, and no data set of that name: {data!r}{meant}"
-            f" (expected {_expected()}, or one of {', '.join(DATASETS)})"
+            f" (expected {_expected()}, {HUB}user/name, or one of {', '.join(DATASETS)})"
         )
+    if address.options:
+        return _read_table_at(path, split, address.options)
     suffix = "/" if path.is_dir() else path.suffix.lower()
     if suffix in READERS:
         return READERS[suffix][1](path, split)

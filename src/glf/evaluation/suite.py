@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from glf.config.base import to_dict
+from glf.config.base import data_name, to_dict
 from glf.config.evaluation import EvaluateConfig, Suite
 from glf.config.training import AdaptConfig
 from glf.device import torch_device
@@ -72,7 +72,7 @@ def output_directory(config: EvaluateConfig) -> Path:
     if not is_file and not is_library_model(str(config.run)):
         return config.run  # reading it reports a missing run
     name = re.sub(r"[^\w.]+", "-", config.run.stem if is_file else str(config.run))
-    return Path("runs") / f"{name}-{Path(config.data or '').stem or 'data'}"
+    return Path("runs") / f"{name}-{data_name(config.data or '')}"
 
 
 def check_directory(out: Path) -> None:

@@ -15,6 +15,8 @@ from glf.data.shards.loader import usable_workers
 from glf.data.shards.read import ShardStream
 from glf.data.source import Source
 from glf.data.sources import find_source
+from glf.data.tables.find import SUFFIXES
+from glf.data.tables.options import is_hub, parse_address
 from glf.device import accelerator, memory
 from glf.nn.prior import check_prior
 from glf.nn.weights import check_weights
@@ -52,7 +54,7 @@ def resolve(config: PretrainConfig) -> Resolved:
     named = config.data in DATASETS
     streamed = not named and is_stream(config.data)
     if not named and not streamed and _is_automatic(config):
-        source = find_source(config.data, "train")
+        source = find_source(config.data, "train", root=config.root, download=config.download)
         facts = inspect_data(config, source)
         config, choices = auto_configure(config, facts, objective.needs)
         hint = adapt_hint(config, facts)
@@ -84,11 +86,13 @@ def resolve(config: PretrainConfig) -> Resolved:
 
 
 def _is_automatic(config: PretrainConfig) -> bool:
-    """Only folders, tars and lists of images get automatic defaults, and only without a recipe or a saved config."""
+    """Image files get automatic defaults, arrays do not; and only without a recipe or a saved config."""
     if isinstance(config, ResolvedPretrainConfig) or not config.auto or config.recipe:
         return False
-    path = Path(os.path.expanduser(config.data))
-    return path.is_dir() or path.suffix.lower() in (".tar", ".csv")
+    if is_hub(config.data):
+        return True
+    path = Path(os.path.expanduser(parse_address(config.data).base))
+    return path.is_dir() or path.suffix.lower() in (".tar", ".csv", *SUFFIXES)
 
 
 def _with_heads(method: Method, config: ResolvedPretrainConfig) -> Method:

@@ -1,0 +1,1 @@
+"""Tables with a column of images: Parquet files, and data sets of Hugging Face's library ``datasets``."""
