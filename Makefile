@@ -64,7 +64,8 @@ test: lint packages ## Check style and types, run the tests (at most 10 minutes 
 check: test ## The same as test
 
 test-slow: install packages ## The tests that take minutes each (at most 60 in all)
-	@echo "== slow tests"
+	@echo "== slow tests (with packages that only they need)"
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[slow]'
 	@$(BIN)/python -m pytest -m slow
 
 fuzz: install ## Hostile names, files and settings on the command line, drawn by SEED (10 minutes; resumable)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 CONFIG = "config.json"  # the resolved config
 METRICS = "metrics.jsonl"  # a line per logged step and per epoch
+LOGGERS = Path("loggers")  # files of the loggers, and their runs' ids
 LOG = "train.log"  # the lines printed during training
 SKIPPED = "skipped.txt"  # files that could not be read
 BACKBONE = "backbone.safetensors"
@@ -23,4 +24,4 @@ TABLE = "table.md"
 PAGE = "report.html"
 
 # What --overwrite deletes of a run; anything else in its directory is the user's.
-WRITTEN = (METRICS, LOG, SKIPPED, BACKBONE, str(CHECKPOINTS), RESULT, FEATURES, ARTIFACTS, EXPORT, PAGE)
+WRITTEN = (METRICS, str(LOGGERS), LOG, SKIPPED, BACKBONE, str(CHECKPOINTS), RESULT, FEATURES, ARTIFACTS, EXPORT, PAGE)

@@ -16,6 +16,7 @@ from glf.data.shards.read import ShardStream
 from glf.data.source import Source
 from glf.data.sources import find_source
 from glf.device import accelerator, memory
+from glf.loggers import check_installed
 from glf.nn.prior import check_prior
 from glf.nn.weights import check_weights
 from glf.objective import Method, Objective
@@ -44,6 +45,7 @@ def resolve(config: PretrainConfig) -> Resolved:
     --resume the saved config is used.
     """
     config = rundir.resolve_directory(config)
+    check_installed(config.logger)
     method = methods.parse(config.method, config.adc)
     config = apply_recipe(config)
     objective = method.build(**config.options)
