@@ -271,7 +271,7 @@ def test_a_folder_of_the_users_is_not_replaced(run: Path, tmp_path: Path, hub: H
     (tmp_path / "README.md").write_text("mine")
     with pytest.raises(ValueError, match="exists and was not written by this command"):
         push(PushConfig(run=run, name="user/birds", out=tmp_path), console)
-    with pytest.raises(ValueError, match=r"x\.safetensors must be a folder"):
+    with pytest.raises(ValueError, match=r"x\.safetensors is no folder: choose a name without"):
         push(PushConfig(run=run, name="user/birds", out=tmp_path / "x.safetensors"), console)
     assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
     assert hub.asked == []

@@ -82,7 +82,7 @@ def _write(config: PushConfig) -> Exported:
     run = config.run if config.run.is_dir() else config.run.parent
     out = config.out or run / EXPORT / FOLDER
     if not out.is_dir() and (out.exists() or out.suffix):
-        raise ValueError(f"--out {out} must be a folder, whose name has no ending")
+        raise ValueError(f"--out {out} is no folder: choose a name without an ending")
     try:
         return write_export(ExportConfig(run=config.run, format="timm", out=out, license=config.license), config.name)
     except NotPlainError as error:
