@@ -27,18 +27,11 @@ from glf.nn.weights import load_backbone, save_backbone
 from glf.result import read_result
 from glf.train.run import pretrain
 from hub_server import Hub, hub_server
+from without_glf import WITHOUT_GLF
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # in the client's upload
 TOKEN = "hf_of_a_test"
-WITHOUT_GLF = """
-import importlib.abc, sys
-
-class Refuse(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "glf":
-            raise ImportError("glf is not here")
-
-sys.meta_path.insert(0, Refuse())
+LOAD = """
 import numpy as np, timm, torch
 
 images, out, *names = sys.argv[1:]
@@ -102,7 +95,14 @@ def test_timm_loads_what_was_pushed_without_glf(run: Path, hub: Hub, tmp_path: P
     images = np.random.default_rng(0).random((3, backbone.channels, *2 * (backbone.image_size,)), dtype=np.float32)
     np.save(tmp_path / "images.npy", images)
     names = [f"local-dir:{folder}", "hf-hub:user/birds"]
-    command = [sys.executable, "-c", WITHOUT_GLF, str(tmp_path / "images.npy"), str(tmp_path / "out.npz"), *names]
+    command = [
+        sys.executable,
+        "-c",
+        WITHOUT_GLF + LOAD,
+        str(tmp_path / "images.npy"),
+        str(tmp_path / "out.npz"),
+        *names,
+    ]
     environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": ""}
     loaded = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert loaded.returncode == 0, loaded.stderr
