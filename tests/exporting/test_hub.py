@@ -244,6 +244,14 @@ def test_no_token(run: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path
     assert hub.asked == []
 
 
+def test_other_features_are_never_uploaded(run: Path, hub: Hub, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("glf.exporting.write.FEATURE_TOLERANCE", -1)  # below any difference
+    with pytest.raises(ValueError, match="the timm file would give other features than timm:test_resnet"):
+        push(PushConfig(run=run, name="user/birds", out=tmp_path / "x"), Console(quiet=True))
+    assert list((tmp_path / "x").iterdir()) == []
+    assert hub.asked == []
+
+
 @pytest.mark.parametrize("name", ["birds", "user/a b", "user/a/b", "../x", "user/--x", ""])
 def test_a_bad_name(name: str, console: Console) -> None:
     with pytest.raises(ValueError, match=r"is no name of a repository: .* USER/NAME|names no user: .* USER/NAME"):
