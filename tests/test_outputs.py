@@ -85,6 +85,8 @@ def glf(*arguments: str) -> int:
         "export a --format safetensors --out a",
         "export a --format torchvision --out mine",
         "export a --format onnx --out mine",
+        "push a user/name --dry-run --out mine",
+        "push a user/name --dry-run --out a/result.json",
         "evaluate a --out mine",
         "evaluate a --out mine/table.csv",
         "compare --out mine",
@@ -137,6 +139,7 @@ def test_sidecars_have_names_of_their_own(name: str, place: Path) -> None:
         ("export a --format timm --out {}", "exported"),
         ("export a --format safetensors --out {}", "x.safetensors"),
         ("export a --format safetensors --out {}", "exported"),
+        ("push a user/name --dry-run --out {}", "pushed"),
         ("export a --format timm --out {} ", "exported"),  # again: the card still lists its files
     ],
 )

@@ -152,6 +152,17 @@ def _export(case: Case) -> None:
         case.creates.append(Path(run) / "export" if (case.work / run).is_dir() else Path("export"))
 
 
+def _push(case: Case) -> None:
+    run = case.run() if case.chance(0.7) else case.put("backbone.safetensors")
+    name = "user/name" if case.chance(0.7) else case.random.choice(NAMES)
+    case.words += [run, name, "--dry-run"]  # never without: a token may be there
+    case.words += ["--license", case.random.choice(("mit", *NAMES))] if case.chance(0.3) else []
+    if case.chance(0.5):
+        case.out_folder(str(Path(run) / "export"))
+    if case.words[-2] != "--out":
+        case.creates.append(Path(run) / "export" if (case.work / run).is_dir() else Path("export"))
+
+
 def _methods(case: Case) -> None:
     if case.chance(0.9):
         case.words.append(case.random.choice([*METHODS, *NAMES]))
@@ -168,7 +179,8 @@ MAKERS: dict[str, tuple[int, Callable[[Case], None]]] = {
     "embed": (10, _embed),
     "search": (6, _search),
     "outliers": (6, _outliers),
-    "export": (7, _export),
+    "export": (6, _export),
+    "push": (1, _push),
     "doctor": (6, _stored),
     "methods": (1, _methods),
 }

@@ -11,6 +11,7 @@ from .commands import evaluate as evaluate
 from .commands import export as export
 from .commands import outliers as outliers
 from .commands import pretrain as pretrain
+from .commands import push as push
 from .commands import report as report
 from .commands import search as search
 from .commands import shard as shard

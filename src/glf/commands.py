@@ -24,7 +24,7 @@ from glf.config.evaluation import (
     ReportConfig,
     VerifyConfig,
 )
-from glf.config.inference import EmbedConfig, ExportConfig, OutliersConfig, SearchConfig, ShardConfig
+from glf.config.inference import EmbedConfig, ExportConfig, OutliersConfig, PushConfig, SearchConfig, ShardConfig
 from glf.config.training import AdaptConfig, PretrainConfig
 from glf.files import require_open_files
 
@@ -203,6 +203,13 @@ export = command(
     "glf export runs/a --format timm",
     "glf export runs/a --format onnx --out backbone.onnx",
     "glf export runs/a --format torchvision --out backbone.pth",
+)
+push = command(
+    PushConfig,
+    "glf.exporting.hub:push",
+    object,
+    "glf push runs/a user/name --dry-run",
+    "glf push runs/a user/name --license mit --public",
 )
 doctor = command(
     DoctorConfig,

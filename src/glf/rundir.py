@@ -20,7 +20,7 @@ SCHEMA = 2
 # Options that may change on --resume: they say how a run is carried out, not what it learns.
 RESUMABLE_FIELDS = {
     "out", "resume", "overwrite", "dry_run", "device", "workers", "store", "root", "download", "keep", "save_every",
-    "compile", "stop_on_problem", "save_minutes", "devices", "nodes", "strategy", "auto",
+    "compile", "stop_on_problem", "save_minutes", "devices", "nodes", "strategy", "auto", "logger",
     "checkpoint_activations",
 }  # fmt: skip
 # Keys of every config.json of ours. Other libraries have a method, a backbone and a seed in theirs.

@@ -4,6 +4,7 @@ from pathlib import Path
 
 CONFIG = "config.json"  # the resolved config
 METRICS = "metrics.jsonl"  # a line per logged step and per epoch
+LOGGERS = Path("loggers")  # files of the loggers, and their runs' ids
 LOG = "train.log"  # the lines printed during training
 SKIPPED = "skipped.txt"  # files that could not be read
 BACKBONE = "backbone.safetensors"
@@ -40,5 +41,12 @@ WRITTEN_BELOW = {
         "torchvision/backbone.pth.glf.json",
         "safetensors/backbone.safetensors",
         "onnx/backbone.onnx",
+        *("hub/model.safetensors", "hub/config.json"),
+    ),
+    str(LOGGERS): (
+        "state.json",
+        *("csv/metrics.csv", "csv/hparams.yaml"),
+        *("tensorboard/events.out.tfevents.*", "tensorboard/hparams.yaml"),
+        *("mlflow/**/*", "wandb/**/*"),  # folders of these packages alone
     ),
 }

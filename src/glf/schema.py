@@ -108,6 +108,13 @@ class ObjectiveRecord(TypedDict, total=False):
     architecture: str
 
 
+class LoggerState(TypedDict, total=False):
+    """A logger in loggers/state.json: the id of its run there, and the last step of each series that it has."""
+
+    run: str
+    logged: dict[str, float]
+
+
 class RunResult(TypedDict, total=False):
     """result.json."""
 

@@ -12,7 +12,8 @@ from rich.console import Console
 from glf.adaptation.run import adapt
 from glf.config.inference import ExportConfig
 from glf.config.training import AdaptConfig, ResolvedAdaptConfig, ResolvedPretrainConfig
-from glf.exporting.base_model import adaptation, base_model, front_matter
+from glf.exporting.base_model import adaptation, base_model
+from glf.exporting.card_data import header
 from glf.exporting.write import export
 from glf.rundir import write_config
 
@@ -33,7 +34,8 @@ from glf.rundir import write_config
 def test_the_base_is_an_id_of_the_hub_or_a_name(encoder: str, weights: Path | None, name: str) -> None:
     config = AdaptConfig(encoder=encoder, weights=weights)
     assert base_model(config) == name
-    assert yaml.safe_load(front_matter(config)) == {"base_model": name}
+    text = header("timm", {}, config, "mit", None)
+    assert yaml.safe_load(text.strip("-"))["base_model"] == name
 
 
 def saved(run: Path, config: ResolvedPretrainConfig) -> Path:

@@ -28,6 +28,7 @@ from glf.nn.features import resize_to
 from glf.nn.weights import load_backbone, save_backbone
 from machine import files_up_to
 from photos import write_photos
+from without_glf import WITHOUT_GLF
 
 # name -> format, backbone (a run, or a model by name), channels, image size
 CASES: dict[str, tuple[Any, str, int, int]] = {
@@ -42,21 +43,9 @@ CASES: dict[str, tuple[Any, str, int, int]] = {
     "onnx, small_resnet": ("onnx", "small_resnet", 1, 28),
 }
 
-WITHOUT_GLF = """
-import importlib.abc, json, os, re, sys
+LOAD = """
+import json, os, re
 from pathlib import Path
-
-class Refuse(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "glf":
-            raise ImportError("glf is not here")
-
-sys.meta_path.insert(0, Refuse())
-try:
-    import glf
-    raise SystemExit("glf is here")
-except ImportError:
-    pass
 import numpy as np, torch
 
 for line in Path(sys.argv[1]).read_text().splitlines():
@@ -146,7 +135,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Export
         lines.append(json.dumps(case))
         done[name] = (written, run, folder)
     (place / "cases.jsonl").write_text("\n".join(lines))
-    command = [sys.executable, "-I", "-c", WITHOUT_GLF, str(place / "cases.jsonl")]
+    command = [sys.executable, "-I", "-c", WITHOUT_GLF + LOAD, str(place / "cases.jsonl")]
     answer = subprocess.run(command, capture_output=True, text=True)
     assert answer.returncode == 0, answer.stderr
     return done

@@ -16,6 +16,7 @@ from glf.data.source import Source
 from glf.data.sources import find_source
 from glf.device import accelerator
 from glf.distributed import launched_rank
+from glf.loggers import check_installed
 from glf.nn.backbone import Backbone, stem_kind
 from glf.nn.cut import Halves, cut, norm_parameters
 from glf.nn.features import fingerprint
@@ -58,6 +59,7 @@ def resolve_adaptation(config: AdaptConfig) -> ResolvedAdaptation:
     config = name_encoder(config)
     config = replace(config, out=config.out or default_directory(config))
     check_options(config)
+    check_installed(config.logger)
     choices, source, encoder = list[Choice](), None, None
     if not config.resume:
         encoder = load_encoder(config.encoder, weights=config.weights, download=config.download)

@@ -22,6 +22,7 @@ from glf.config.training import AdaptConfig
 from glf.data.image_cache import cache_root
 from glf.data.images import stratified_sample
 from glf.device import seed_everything, torch_device
+from glf.loggers import Loggers
 from glf.malloc import retain_freed_memory
 from glf.nn.cut import norm_parameters
 from glf.nn.features import encode_all
@@ -49,7 +50,11 @@ def adapt(config: AdaptConfig, console: Console | None = None, callbacks: Sequen
     resolved = with_views(resolved, inputs.images)
     for choice in resolved.run.choices:
         log(str(choice))
-    with rundir.create(resolved.config) as out, retain_freed_memory(resolved.run.accelerator == "cpu"):
+    with (
+        rundir.create(resolved.config) as out,
+        Loggers(out, resolved.config.logger, log) as loggers,
+        retain_freed_memory(resolved.run.accelerator == "cpu"),
+    ):
         if out is not None:
             log.open(out / LOG)
             rundir.note_skipped(out, inputs.images.skipped)
@@ -60,7 +65,8 @@ def adapt(config: AdaptConfig, console: Console | None = None, callbacks: Sequen
         encoder = encoder._replace(activations=compute_activations(resolved, inputs, encoder))
         module = build(resolved, inputs, encoder)
         same = SameEncoder(resolved.key)
-        trained = fit(resolved.run, inputs, module, out, log, [same, *callbacks], bank_size=REFERENCE_IMAGES)
+        callbacks = [same, *callbacks]
+        trained = fit(resolved.run, inputs, module, out, log, callbacks, loggers, bank_size=REFERENCE_IMAGES)
         if out is None:
             log("dry run: trained two steps, wrote nothing")
         if out is None or not trained.trainer.is_global_zero:

@@ -19,7 +19,7 @@ C = TypeVar("C", bound=Any)
 _NOT_IN_TRAINING_KEY = RESUMABLE_FIELDS | {"recipe"}
 # Of an adaptation, what the encoder determines: not known before it is loaded
 _OF_THE_ENCODER = {"backbone", "stem", "prior", "prior_weights", "prior_size"}
-_NOT_IN_EVALUATION_KEY = {"run", "references", "artifacts", "device", "batch_size", "root", "download"}
+_NOT_IN_EVALUATION_KEY = {"run", "references", "artifacts", "log", "device", "batch_size", "root", "download"}
 # Fields of the training config that the results of raw pixels and of the network before training depend on.
 _REFERENCE_FIELDS = {
     "data", "max_images", "val_images", "labels", "seed", "backbone", "image_size", "stem", "encoder", "weights",

@@ -122,6 +122,8 @@ class EvaluateConfig:
     """Evaluate raw pixels and the network before training too: untrained, or the frozen encoder of an adaptation."""
     artifacts: bool = True
     """Write the data of the report's figures to artifacts/: feature map, neighbours, augmented views, outliers."""
+    log: bool = True
+    """Also log the evaluation of a run to the loggers that it was trained with."""
     batch_size: int = 512
     """Batch size of feature extraction."""
     device: str = "auto"

@@ -44,7 +44,7 @@ PRETRAIN_GROUPS: dict[str, Group] = {
     ),
     "run": (
         "Where the results go; resuming.",
-        ("out", "seed", "resume", "overwrite", "dry_run", "stop_on_problem"),
+        ("out", "seed", "logger", "resume", "overwrite", "dry_run", "stop_on_problem"),
     ),
     "hardware": (
         "Devices, processes, memory.",

@@ -120,6 +120,12 @@ class OutliersConfig(EncoderOptions):
     """Cosine similarity of centred features from which two images are near-duplicates."""
 
 
+def check_licence(name: str | None) -> None:
+    """Refuse what cannot be a licence's name on the hub."""
+    if name is not None and not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", name):
+        raise ValueError(f"--license takes a name of Hugging Face's hub, such as mit or apache-2.0, got {name!r}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExportConfig:
     """Write a trained backbone as a file that other libraries load without glf, with a model card."""
@@ -130,6 +136,34 @@ class ExportConfig:
     """Target: timm (also the Hugging Face layout), torchvision, safetensors (plain PyTorch), onnx (onnxruntime)."""
     out: Path | None = None
     """File or folder to write; default: <run>/export/<format>."""
+    license: str | None = None
+    """Licence of the weights by its name on Hugging Face's hub (mit, apache-2.0, cc-by-nc-4.0, ...), for the card."""
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        check_licence(self.license)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushConfig:
+    """Upload a trained backbone to Hugging Face's hub, from where timm loads it by name."""
+
+    run: Path
+    """Run directory, or backbone file saved by glf."""
+    name: str
+    """Name on the hub: USER/NAME or ORGANISATION/NAME."""
+    dry_run: bool = False
+    """Only write the folder that would be uploaded; contact nothing."""
+    public: bool = False
+    """Everyone may read a repository that this creates; default: private."""
+    license: str | None = None
+    """Licence of the weights by its name on the hub (mit, apache-2.0, cc-by-nc-4.0, ...), for the card."""
+    out: Path | None = None
+    """Folder of the files; default: <run>/export/hub."""
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        check_licence(self.license)
 
 
 @dataclass(frozen=True, kw_only=True)

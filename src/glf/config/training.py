@@ -8,6 +8,7 @@ from typing import Any, Literal
 import tyro
 
 from glf.config.adc import AdcOptions
+from glf.config.base import nearest
 from glf.config.bounds import Bounds, check_options
 
 Optimizer = Literal["adamw", "sgd", "lars"]
@@ -19,6 +20,7 @@ Strategy = Literal["auto", "ddp"]
 Colour = Literal["fused", "exact"]
 Train = Literal["tail", "norms", "all"]
 Norms = Literal["keep", "data"]
+LOGGERS = ("tensorboard", "wandb", "mlflow", "csv")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +122,9 @@ class PretrainConfig:
     """Epochs between online probes."""
     log_every: int = 10
     """Steps between lines of metrics.jsonl."""
+    logger: tuple[str, ...] = ()
+    """Also log to tensorboard, wandb, mlflow or csv, or several of them (docs/loggers.md); metrics.jsonl is always
+    written."""
     save_minutes: float = 10.0
     """Minutes between checkpoints, in addition to one per epoch."""
     save_every: int | None = None
@@ -163,6 +168,10 @@ class PretrainConfig:
         check_options(self, batch_size=Bounds(least=2, most=10**7))
         if self.compile and self.checkpoint_activations:
             raise ValueError("--compile decides itself what to compute again: drop --checkpoint-activations")
+        for name in self.logger:
+            if name not in LOGGERS:
+                known = ", ".join(LOGGERS)
+                raise ValueError(f"unknown logger {name!r}{nearest(name, LOGGERS)} (--logger takes {known})")
 
 
 @dataclass(frozen=True, kw_only=True)

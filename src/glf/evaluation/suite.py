@@ -25,12 +25,14 @@ from glf.evaluation.finetune import finetuning
 from glf.evaluation.geometry import geometry
 from glf.evaluation.probes import knn, linear, logistic
 from glf.evaluation.theorem import theory
+from glf.health.examine import read_metrics
+from glf.loggers import STATE, Loggers, evaluation_record
 from glf.malloc import retain_freed_memory
 from glf.nn.pretrained import is_library_model
 from glf.nn.prior import PIXELS, Pixels
 from glf.result import provenance, read_result, update_result
 from glf.rundir import is_run
-from glf.runfiles import ARTIFACTS, FEATURES, RESULT
+from glf.runfiles import ARTIFACTS, FEATURES, METRICS, RESULT
 from glf.ui import as_text, say
 
 # Each evaluation of the suite: whether it needs labels, and the function that runs it.
@@ -46,7 +48,7 @@ PARTS: dict[Suite, tuple[bool, Callable[[EvalContext], dict[str, Metric]]]] = {
 }
 
 # Options that choose which metrics are computed, not how.
-REQUEST_FIELDS = {"suite", "references", "compare_with", "artifacts", "out", "device", "batch_size"}
+REQUEST_FIELDS = {"suite", "references", "compare_with", "artifacts", "log", "out", "device", "batch_size"}
 
 
 def evaluate(config: EvaluateConfig, console: Console | None = None) -> dict[str, Any]:
@@ -56,12 +58,23 @@ def evaluate(config: EvaluateConfig, console: Console | None = None) -> dict[str
     check_directory(out)
     evaluation = run_evaluation(config, out, console)
     _print_table(console, evaluation)
+    found = evaluation
     before = read_result(out).get("evaluation") if (out / RESULT).exists() else None
     if before is not None:
         evaluation = _merged(before, evaluation)
     update_result(out, evaluation=evaluation, **({"kind": "evaluate"} if out != config.run else {}))
     say(console, f"written to {out / RESULT}")
+    if config.log and out == config.run and (out / STATE).is_file():
+        _log(found, out, console)
     return evaluation
+
+
+def _log(evaluation: dict[str, Any], run: Path, console: Console) -> None:
+    """Log an evaluation to the run's loggers, at its last step."""
+    records = read_metrics(run) if (run / METRICS).is_file() else []
+    with Loggers(run, (), lambda text: say(console, text)) as loggers:
+        loggers.reopen()
+        loggers.log(evaluation_record(evaluation, max((int(record["step"]) for record in records), default=0)))
 
 
 def output_directory(config: EvaluateConfig) -> Path:

@@ -4,6 +4,7 @@
 - loading_code.py: lines of Python that load an exported file without glf, for the model card.
 - preprocess.py: resizing, cropping and normalisation of the input images.
 - onnx.py: the backbone as an ONNX graph.
-- model_card.py: the model card.
+- model_card.py: the model card. card_data.py: its header. base_model.py: what it says about an adaptation.
 - write.py: the command: writes the files after checking that they give the run's features.
+- hub.py: glf push, which uploads the files of the timm format.
 """

@@ -1,7 +1,5 @@
 """The model card of an adapted encoder: from which model it was made, on which images, and what was kept."""
 
-import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +21,6 @@ def base_model(trained: AdaptConfig) -> str:
             break
         trained = config
     return _name(trained)
-
-
-def front_matter(trained: AdaptConfig) -> str:
-    """The line of the card's header. Names that YAML could take for something else are quoted."""
-    name = base_model(trained)
-    is_id = re.fullmatch(r"[A-Za-z][\w.-]*/[\w.-]+", name)
-    return f"base_model: {name if is_id else json.dumps(name)}\n"
 
 
 def adaptation(trained: AdaptConfig, content: dict[str, Any]) -> str:

@@ -15,6 +15,16 @@ from glf.nn.backbone import Backbone, classifier_name, stem_kind, transformer_si
 WEIGHTS = "FILE"  # a variable: the path of the weights
 
 
+class NotPlainError(ValueError):
+    """A library cannot build the backbone by name; ``why`` is the message without what to do instead."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"{why}; use --format safetensors, with the code to build it in the model card, or --format onnx"
+        )
+        self.why = why
+
+
 class LoadingCode(NamedTuple):
     """Code that defines ``model``, which takes normalised images unless the format normalises them itself.
 
@@ -96,7 +106,7 @@ def _timm_model(backbone: Backbone) -> tuple[nn.Module, str, dict[str, Any], str
 
     name = _plain_name(backbone)
     if not timm.is_model(name):
-        raise ValueError(_not_plain("timm", backbone, f"timm has no model {name}"))
+        raise _not_plain("timm", backbone, f"timm has no model {name}")
     arguments: dict[str, Any] = {} if backbone.channels == 3 else {"in_chans": backbone.channels}
     plain: nn.Module = timm.create_model(name, num_classes=0, **arguments)
     arguments |= transformer_sizes(plain, backbone.image_size, stem_kind(backbone.stem, backbone.image_size))
@@ -110,7 +120,7 @@ def _torchvision_model(backbone: Backbone) -> tuple[nn.Module, list[str]]:
 
     name = _plain_name(backbone)
     if name not in torchvision.models.list_models(module=torchvision.models):
-        raise ValueError(_not_plain("torchvision", backbone, f"torchvision has no model {name}"))
+        raise _not_plain("torchvision", backbone, f"torchvision has no model {name}")
     arguments = {"image_size": backbone.image_size} if name.startswith("vit_") else {}
     plain = torchvision.models.get_model(name, weights=None, **arguments)
     classifier = classifier_name(plain)
@@ -154,19 +164,16 @@ def _check_same(library: str, backbone: Backbone, plain: nn.Module) -> None:
         if isinstance(layer, nn.Conv2d) and (
             not isinstance(other, nn.Conv2d) or layer.weight.shape != other.weight.shape or layer.stride != other.stride
         ):
-            raise ValueError(_not_plain(library, backbone, f"its layer {path} differs"))
+            raise _not_plain(library, backbone, f"its layer {path} differs")
     shapes = {name: tensor.shape for name, tensor in backbone.body.state_dict().items()}
     if shapes != {name: tensor.shape for name, tensor in plain.state_dict().items()}:
-        raise ValueError(_not_plain(library, backbone, "its tensors have other names or shapes"))
+        raise _not_plain(library, backbone, "its tensors have other names or shapes")
 
 
-def _not_plain(library: str, backbone: Backbone, why: str) -> str:
+def _not_plain(library: str, backbone: Backbone, why: str) -> NotPlainError:
     small = stem_kind(backbone.stem, backbone.image_size) != "standard"
     stem = f" (the stem is adapted to images of up to {SMALL} px)" if small else ""
-    return (
-        f"{backbone.name} at {backbone.image_size} px is not a plain {library} model: {why}{stem}; use"
-        " --format safetensors, with the code to build it in the model card, or --format onnx"
-    )
+    return NotPlainError(f"{backbone.name} at {backbone.image_size} px is not a plain {library} model: {why}{stem}")
 
 
 def _plain_name(backbone: Backbone) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 import glf
 from glf.config.base import to_dict
 from glf.config.training import AdaptConfig, PretrainConfig, ResolvedPretrainConfig
-from glf.exporting.base_model import adaptation, front_matter
+from glf.exporting.base_model import adaptation
+from glf.exporting.card_data import header
 from glf.exporting.formats import Exporter
 from glf.exporting.loading_code import LoadingCode
 from glf.exporting.preprocess import Preprocess
@@ -19,6 +20,11 @@ from glf.runfiles import CONFIG, RESULT
 from glf.ui import counted
 
 FILES = "<!-- files written by glf export: "  # before their list, by which a later export knows what it may replace
+HUB_CODE = """\
+import timm
+
+model = timm.create_model("hf-hub:NAME", pretrained=True).eval()
+transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))"""
 LICENCE = "<!-- fill in: your licence, and that of the images -->"
 
 
@@ -30,8 +36,13 @@ def model_card(
     loading: LoadingCode,
     files: tuple[str, ...],
     difference: float,
+    licence: str | None = None,
+    repository: str | None = None,
 ) -> str:
-    """Markdown with the front matter of Hugging Face's hub. The exported file is the first of ``files``."""
+    """Markdown with a header for Hugging Face's hub. The exported file is the first of ``files``.
+
+    ``repository`` is the name on the hub that the files get, if they are for it.
+    """
     name = files[0]
     content = read_result(run) if (run / RESULT).is_file() else {}
     trained = read_config(run) if (run / CONFIG).is_file() else None
@@ -39,14 +50,16 @@ def model_card(
     how = f"adapted to {Path(adapted.data).name}" if adapted else "trained without labels"
     parameters = sum(p.numel() for p in backbone.parameters())
     parts = [
-        f"---\nlibrary_name: {exporter.library}\npipeline_tag: image-feature-extraction\n"
-        f"{front_matter(adapted) if adapted else ''}license: unknown # fill in\n---",
+        header(exporter.library, content, trained, licence, repository),
         f"# {backbone.name}, {how}",
         f"{backbone.width} features per image; {parameters:,} parameters. Written by glf {glf.__version__}"
         f" as `{name}` ({exporter.name}).",
         "## Licence",
-        LICENCE,
+        LICENCE
+        if licence is None
+        else f"Of the weights: {licence}. The images that they were trained on have their own.",
         "## How to load it",
+        *_from_hub(repository),
         "Without glf, in the folder of this file. The features differ from those of the training run by at most"
         f" {difference:.1e}, relative to the largest feature.",
         f"```python\n{loading.text(name)}\n```",
@@ -61,6 +74,13 @@ def model_card(
     listed = json.dumps(files).replace(">", "\\u003e")  # a name cannot end the comment
     parts += [_evaluation(content.get("evaluation"), run), f"{FILES}{listed} -->"]
     return "\n\n".join(parts) + "\n"
+
+
+def _from_hub(repository: str | None) -> list[str]:
+    if repository is None:
+        return []
+    code = HUB_CODE.replace("NAME", repository)
+    return ["With timm, from the hub, with the preprocessing:", f"```python\n{code}\n```"]
 
 
 def listed_files(card: Path) -> tuple[str, ...]:

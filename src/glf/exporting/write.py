@@ -17,6 +17,7 @@ from rich.console import Console
 from glf.config.inference import ExportConfig
 from glf.data.decode import SMALL
 from glf.exporting.formats import EXPORTERS, Exporter
+from glf.exporting.loading_code import LoadingCode
 from glf.exporting.model_card import listed_files, model_card
 from glf.exporting.preprocess import Preprocess
 from glf.files import check_output, explain_full_disk, regular_file, sidecar
@@ -36,11 +37,25 @@ class Exported(NamedTuple):
     file: Path
     card: Path
     difference: float  # largest difference to the features of the run, relative to the largest
+    loading: LoadingCode
 
 
 def export(config: ExportConfig, console: Console | None = None) -> Exported:
     """Write the exported file and its model card, if the file gives the features of the run."""
-    console = console or Console()
+    done = write_export(config)
+    lines = [
+        f"written   {done.file} and its model card {done.card}",
+        f"checked   its features differ by at most {done.difference:.1e} from those of {config.run}",
+        "load it without glf:",
+        "",
+        *(f"    {line}".rstrip() for line in done.loading.text(done.file).split("\n")),
+    ]
+    say(console or Console(), *lines)
+    return done
+
+
+def write_export(config: ExportConfig, repository: str | None = None) -> Exported:
+    """Check and write the files, without a word. ``repository`` is the name that they get on Hugging Face's hub."""
     exporter = EXPORTERS[config.format]
     folder, name, card_name = _destination(config, exporter)
     missing = [package for package in exporter.packages if find_spec(package) is None]
@@ -63,20 +78,12 @@ def export(config: ExportConfig, console: Console | None = None) -> Exported:
             exporter.write(written / name, backbone, loading, preprocess)
             difference = check_export(loading.run(written / name), backbone, exporter)
             kept = [one for one in earlier if (folder / one).is_file() and one not in files]
-            card = model_card(config.run, exporter, backbone, preprocess, loading, (*files, *kept), difference)
+            listed, about = (*files, *kept), (config.license, repository)
+            card = model_card(config.run, exporter, backbone, preprocess, loading, listed, difference, *about)
             (written / card_name).write_text(card, encoding="utf-8")
             for file in sorted(written.iterdir(), key=lambda file: file.name == name):  # the weights last
                 os.replace(file, regular_file(folder / file.name))
-    done = Exported(folder / name, folder / card_name, difference)
-    lines = [
-        f"written   {done.file} and its model card {done.card}",
-        f"checked   its features differ by at most {difference:.1e} from those of {config.run}",
-        "load it without glf:",
-        "",
-        *(f"    {line}".rstrip() for line in loading.text(done.file).split("\n")),
-    ]
-    say(console, *lines)
-    return done
+    return Exported(folder / name, folder / card_name, difference, loading)
 
 
 def check_export(model: Callable[..., Any], backbone: Backbone, exporter: Exporter) -> float:

@@ -1,6 +1,7 @@
 """Lightning callbacks: the log, throughput, metrics.jsonl, the EMA teacher's update, the online probe, clusters."""
 
 import json
+import math
 import time
 from datetime import datetime, timezone
 from pathlib import Path
@@ -11,10 +12,12 @@ import numpy as np
 import torch
 from rich.console import Console
 
+from glf.config.base import to_dict
 from glf.config.evaluation import KNN_K, KNN_TEMPERATURE
 from glf.data.images import ImageSet
 from glf.distributed import launched_rank
 from glf.files import RESUME_ADVICE, explain_full_disk, printable
+from glf.loggers import Loggers
 from glf.measure.geometry import effective_rank, full_rank, spread
 from glf.measure.knn import weighted_knn_predict
 from glf.nn.features import NotFiniteError, encode
@@ -109,17 +112,23 @@ class Throughput(L.Callback):
 
 
 class Metrics(L.Callback):
-    """Writes metrics.jsonl: a line per logged step and a line per epoch."""
+    """Writes metrics.jsonl, a line per logged step and a line per epoch, and tells the loggers."""
 
-    def __init__(self, path: Path, clock: Throughput) -> None:
-        self.path, self.clock = path, clock
+    def __init__(self, path: Path, clock: Throughput, loggers: Loggers) -> None:
+        self.path, self.clock, self.loggers = path, clock, loggers
         self.records: list[dict[str, Any]] = []
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        if trainer.is_global_zero and self.path.exists():
+        if not trainer.is_global_zero:
+            return
+        assert isinstance(module, Pretraining)
+        lines = self.path.read_text().splitlines() if self.path.exists() else []
+        whole = [line for line in lines if math.isfinite(_step_of(line))]
+        records = [json.loads(line) for line in whole]
+        self.loggers.begin(to_dict(module.config), records, trainer.global_step, module.config.resume)
+        if lines:
             # A resumed run repeats the steps after its checkpoint: drop their lines.
-            lines = self.path.read_text().splitlines()
-            kept = [line for line in lines if _step_of(line) <= trainer.global_step]
+            kept = [line for line in whole if _step_of(line) <= trainer.global_step]
             write_file(self.path, "".join(line + "\n" for line in kept))
             for line in kept:
                 self._remember(json.loads(line))
@@ -138,6 +147,7 @@ class Metrics(L.Callback):
         with explain_full_disk(self.path, RESUME_ADVICE), open(self.path, "a") as file:
             file.write(json.dumps(line) + "\n")
         self._remember(line)
+        self.loggers.log(line)
 
     def _remember(self, record: dict[str, Any]) -> None:
         self.records.append(record)

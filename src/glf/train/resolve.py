@@ -18,6 +18,7 @@ from glf.data.sources import find_source
 from glf.data.tables.find import SUFFIXES
 from glf.data.tables.options import is_hub, parse_address
 from glf.device import accelerator, memory
+from glf.loggers import check_installed
 from glf.nn.prior import check_prior
 from glf.nn.weights import check_weights
 from glf.objective import Method, Objective
@@ -46,6 +47,7 @@ def resolve(config: PretrainConfig) -> Resolved:
     --resume the saved config is used.
     """
     config = rundir.resolve_directory(config)
+    check_installed(config.logger)
     method = methods.parse(config.method, config.adc)
     config = apply_recipe(config)
     objective = method.build(**config.options)

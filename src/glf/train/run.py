@@ -17,6 +17,7 @@ from glf.device import seed_everything
 from glf.distributed import is_lost_peer
 from glf.health.examine import UnhealthyRunError, examine, read_metrics, too_short
 from glf.health.rules import Finding
+from glf.loggers import Loggers, final_record
 from glf.malloc import retain_freed_memory
 from glf.nn.features import NotFiniteError
 from glf.nn.network import Network
@@ -57,12 +58,16 @@ def pretrain(
         log(run.hint)
     inputs = load_inputs(run)
     module = build(run, inputs, log)
-    with rundir.create(run.config) as out, retain_freed_memory(run.accelerator == "cpu"):
+    with (
+        rundir.create(run.config) as out,
+        Loggers(out, run.config.logger, log) as loggers,
+        retain_freed_memory(run.accelerator == "cpu"),
+    ):
         if out is not None:
             log.open(out / LOG)
             rundir.note_skipped(out, inputs.images.skipped, keep=inputs.streamed and run.config.resume)
         announce(log, run, inputs, module)
-        trained = fit(run, inputs, module, out, log, callbacks)
+        trained = fit(run, inputs, module, out, log, callbacks, loggers)
         if out is None:
             log("dry run: trained two steps, wrote nothing")
         if out is None or not trained.trainer.is_global_zero:
@@ -102,6 +107,7 @@ class Trained(NamedTuple):
     trainer: L.Trainer
     probe: Probe
     throughput: Throughput
+    loggers: Loggers
 
 
 def fit(
@@ -111,13 +117,14 @@ def fit(
     out: Path | None,
     log: RunLog,
     callbacks: Sequence[L.Callback],
+    loggers: Loggers,
     *,
     bank_size: int = PROBE_BANK,
 ) -> Trained:
     """Train; without a run directory (``out``) for two steps. ``bank_size`` is that of the online probe."""
     config, images, train = run.config, inputs.images, inputs.train
     throughput = Throughput()
-    metrics = Metrics(out / METRICS, throughput) if out else None
+    metrics = Metrics(out / METRICS, throughput, loggers) if out else None
     bank = train[stratified_sample(images.targets[train], min(len(train), bank_size), config.seed)]
     with_mass = images.labelled and len(inputs.val) and not inputs.streamed
     mass = ClassMass(images, inputs.val, inputs.prior) if with_mass else None
@@ -155,7 +162,7 @@ def fit(
         raise ConnectionError(
             "another process of this run has ended; the reason is above or in its own log. Continue with --resume"
         ) from error
-    return Trained(trainer, probe, throughput)
+    return Trained(trainer, probe, throughput, loggers)
 
 
 def save(
@@ -190,6 +197,7 @@ def save(
         **provenance(),
         **{"kind": "pretrain", **more},
     )
+    trained.loggers.log(final_record(content, trained.trainer.global_step))
     log_verdict(log, final, findings, out)
     if run.config.stop_on_problem:
         refuse_unhealthy(findings, out)
