@@ -9,6 +9,7 @@ import pytest
 from glf.config.adc import AdcOptions
 from glf.config.base import from_dict, nearest, to_dict
 from glf.config.evaluation import DetectOptions, EvaluateConfig
+from glf.config.inference import SearchConfig
 from glf.config.training import PretrainConfig
 
 
@@ -55,3 +56,14 @@ def test_frozen_and_keyword_only() -> None:
 def test_nearest_is_silent_when_nothing_is_near() -> None:
     assert nearest("zzz", ["simclr"]) == ""
     assert nearest("simlcr", ["simclr", "byol"]) == " - did you mean 'simclr'?"
+
+
+def test_paths_may_be_given_where_names_are_possible_too(tmp_path: Path) -> None:
+    search = from_dict(SearchConfig, {"run": tmp_path, "images": [tmp_path / "a.jpg", "photos"], "out": "found.csv"})
+    assert (search.run, search.images, search.out) == (
+        str(tmp_path),
+        (str(tmp_path / "a.jpg"), "photos"),
+        Path("found.csv"),
+    )
+    training = from_dict(PretrainConfig, {"data": tmp_path, "prior": tmp_path, "out": "runs/a"})
+    assert (training.data, training.prior, training.out) == (str(tmp_path), str(tmp_path), Path("runs/a"))

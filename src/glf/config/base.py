@@ -31,12 +31,19 @@ def from_dict(kind: type[C], values: Mapping[str, Any]) -> C:
             raise ValueError(f"unknown configuration key {name!r}{nearest(name, known)}")
         if name in inner and isinstance(value, Mapping):
             value = from_dict(type(inner[name]), {**to_dict(inner[name]), **value})
-        elif isinstance(value, str) and _is_path(known[name].type):
-            value = Path(value)
-        elif isinstance(value, list):
-            value = tuple(value)
+        elif isinstance(value, list | tuple):
+            value = tuple(_path_or_text(one, known[name].type) for one in value)
+        else:
+            value = _path_or_text(value, known[name].type)
         converted[name] = value
     return kind(**converted)
+
+
+def _path_or_text(value: Any, hint: Any) -> Any:
+    """A path where one is asked for, else its text: data and encoders may be names or URLs, too."""
+    if isinstance(value, str) and _is_path(hint):
+        return Path(value)
+    return str(value) if isinstance(value, Path) and hint in (str, str | None, tuple[str, ...]) else value
 
 
 def _is_path(hint: Any) -> bool:
