@@ -39,8 +39,10 @@ BETWEEN_STEPS = {
     "measure/batch.py:steps": "the doctor looks again before a checkpoint is written",
     "train/monitor.py:weights_finite": "weights that are not finite must not overwrite a checkpoint",
     "train/progress.py:on_train_epoch_end": "prints the loss of the epoch",
-    "nn/features.py:features_of": "reads images and stores features on the CPU: online probe, prior, clusters",
+    "nn/features.py:_input": "reads images: online probe, prior, clusters",
+    "nn/features.py:features_of": "stores their features on the CPU",
 }
+PLANNING = {"train/memory.py:kept_bytes": "makes an empty copy of the network, before training"}
 OF_ADC = {
     "train/module.py:batch_of": "held-out images, before training and after epochs",
     "train/class_mass.py:measure": "their labels, and what the neighbour distributions know about them",
@@ -65,7 +67,8 @@ OF_WHOLE = {"adaptation/module.py:live_view_features": "compares features of vie
 EVALUATING = {
     "nn/features.py:encoding": "moves the network to the GPU, once",
     "nn/features.py:fingerprint": "the weights are part of the name of the cached features",
-    "nn/features.py:features_of": "reads images and stores features on the CPU",
+    "nn/features.py:_input": "reads images",
+    "nn/features.py:features_of": "stores features on the CPU",
     "evaluation/context.py:_features": "reads the stored features",
     "evaluation/context.py:train_labels": "reads labels, once",
     "evaluation/context.py:test_labels": "reads labels, once",
@@ -114,7 +117,8 @@ def with_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "L", SimpleNamespace(Trainer=make))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr("glf.device.is_available", lambda device: True)
-    monkeypatch.setattr("glf.train.resolve.memory", lambda device: 2**34)
+    for module in ("glf.train.resolve", "glf.train.memory"):
+        monkeypatch.setattr(f"{module}.memory", lambda device: 2**34)
 
 
 def metrics(run: Path) -> list[dict[str, float]]:
@@ -167,7 +171,7 @@ def test_a_run_waits_at_logged_steps_only(
 ) -> None:
     given = {"method": method, "data": few_images, "auto": False, **options}
     waits = train_on_both(pretrain, PretrainConfig, tmp_path, console, **given)
-    assert set(waits) == {*BETWEEN_STEPS, *more}
+    assert set(waits) == {*BETWEEN_STEPS, *PLANNING, *more}
 
 
 @pytest.mark.usefixtures("with_gpu")

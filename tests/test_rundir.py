@@ -1,7 +1,6 @@
 """Two runs on one directory: the second is told who is there, whatever it asked for, and harms nothing."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -114,7 +113,7 @@ def test_overwriting_deletes_what_glf_wrote_and_the_configuration_last(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", interrupt)
+        patch.setattr(Path, "rmdir", interrupt)
         with pytest.raises(KeyboardInterrupt):
             begun(run, overwrite=True)
     assert rundir.read_config(run).method == PretrainConfig.method, "still a run: it can be overwritten"

@@ -88,7 +88,10 @@ def test_every_supported_python_is_tested_with_the_newest_and_one_with_the_lowes
     assert {"python": OUR_PYTHONS[0], "dependencies": "lowest"} in matrix["include"]
     installed = {
         chosen: subprocess.run(
-            ["make", "-n", "-B", ".venv/installed", f"CONSTRAINTS={chosen}"], cwd=ROOT, capture_output=True, text=True
+            ["make", "-nB", "--no-print-directory", ".venv/installed", f"CONSTRAINTS={chosen}"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
         ).stdout.splitlines()[-2]
         for chosen in ("", "constraints.txt", "build/lowest.txt")
     }

@@ -128,7 +128,9 @@ def _clear(out: Path) -> None:
 
 def _clear_folder(folder: Path, patterns: tuple[str, ...]) -> None:
     """Delete what glf wrote in a folder of a run; the folder too, unless there are files of the user's."""
-    if folder.is_symlink() or not folder.is_dir():
+    if folder.is_symlink():
+        folder.unlink()  # not what it leads to
+    if not folder.is_dir():
         return
     remove_leftovers(folder)
     for path in (path for pattern in patterns for path in folder.glob(pattern)):
