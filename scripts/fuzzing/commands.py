@@ -57,13 +57,14 @@ def _evaluate(case: Case) -> None:
     case.words += [run, "--probe-epochs", "1", "--device", "cpu"]
     case.words += ["--data", case.put(case.random.choice(DATA))] if data else []
     case.words += ["--suite", *case.random.sample(["knn", "linear", "logistic", "fewshot", "geometry", "theory"], 2)]
+    into = run
     if case.chance(0.3) and case.out_folder("runs") != "default":
-        pass
-    elif (case.work / run).is_dir():
+        into = case.words[-1]
+    if Path(into) == Path(run) and (case.work / run).is_dir():
         written = ("result.json", "features", "artifacts", "skipped.txt")
         case.creates += [Path(run) / name for name in written]
         case.replaces += [Path(run) / name for name in written]
-    else:
+    elif into == run:
         case.creates.append(Path("runs"))
     case.options()
 

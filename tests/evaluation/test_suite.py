@@ -249,3 +249,17 @@ def test_evaluation_does_not_import_lightning_or_training() -> None:
     unwanted = ("lightning", "pytorch_lightning", "torchmetrics", "glf.train")
     done = subprocess.run([sys.executable, "-c", script % (unwanted,)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_evaluation_of_another_run_is_not_replaced(
+    small_run: Callable[..., Path], few_images: str, tmp_path: Path, console: Console
+) -> None:
+    run = small_run(data=few_images)
+    before = (run / "result.json").read_bytes()
+    with pytest.raises(ValueError, match="is another run, whose evaluation would be replaced: choose another --out"):
+        evaluate(EvaluateConfig(run=run / "backbone.safetensors", data=few_images, suite=("knn",), out=run), console)
+    assert (run / "result.json").read_bytes() == before
+    spelt = run / ".." / run.name
+    evaluate(EvaluateConfig(run=run, suite=("knn",), references=False, artifacts=False, out=spelt), console)
+    assert read_result(run)["kind"] == "pretrain"
+    assert "knn" in read_result(run)["evaluation"]["rows"]["trained"]

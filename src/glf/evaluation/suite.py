@@ -55,16 +55,16 @@ def evaluate(config: EvaluateConfig, console: Console | None = None) -> dict[str
     """Evaluate a backbone, print the table, write the evaluation to result.json and return it."""
     console = console or Console()
     out = output_directory(config)
-    check_directory(out)
+    own = check_directory(out, config.run)
     evaluation = run_evaluation(config, out, console)
     _print_table(console, evaluation)
     found = evaluation
     before = read_result(out).get("evaluation") if (out / RESULT).exists() else None
     if before is not None:
         evaluation = _merged(before, evaluation)
-    update_result(out, evaluation=evaluation, **({"kind": "evaluate"} if out != config.run else {}))
+    update_result(out, evaluation=evaluation, **({} if own else {"kind": "evaluate"}))
     say(console, f"written to {out / RESULT}")
-    if config.log and out == config.run and (out / STATE).is_file():
+    if config.log and own and (out / STATE).is_file():
         _log(found, out, console)
     return evaluation
 
@@ -88,14 +88,18 @@ def output_directory(config: EvaluateConfig) -> Path:
     return Path("runs") / f"{name}-{data_name(config.data or '')}"
 
 
-def check_directory(out: Path) -> None:
-    """Refuse a directory with files of these names that no run and no evaluation of ours has written."""
+def check_directory(out: Path, run: Path) -> bool:
+    """Whether a directory is that of the run; refuses that of another run, and files that no evaluation has written."""
+    own = out.resolve() == run.resolve()
+    if is_run(out) and not own:
+        raise ValueError(f"{out} is another run, whose evaluation would be replaced: choose another --out")
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is not a directory: choose another --out")
     if (out / RESULT).exists():
         read_result(out)  # raises for a file of another program
     elif not is_run(out) and (taken := [name for name in (FEATURES, ARTIFACTS) if (out / name).exists()]):
         raise ValueError(f"{out / taken[0]} was not written by glf: choose another --out")
+    return own
 
 
 def run_evaluation(config: EvaluateConfig, out: Path, console: Console) -> dict[str, Any]:
