@@ -90,7 +90,7 @@ def output_directory(config: EvaluateConfig) -> Path:
 
 def check_directory(out: Path, run: Path) -> bool:
     """Whether a directory is that of the run; refuses that of another run, and files that no evaluation has written."""
-    own = out.resolve() == run.resolve()
+    own = out == run or (out.exists() and run.exists() and out.samefile(run))
     if is_run(out) and not own:
         raise ValueError(f"{out} is another run, whose evaluation would be replaced: choose another --out")
     if out.exists() and not out.is_dir():
