@@ -12,6 +12,7 @@ from glf.ui import progress
 
 STEPS_TIMED = 10  # steps after which the time of a run can be estimated
 WORTH_SAYING = 60  # seconds
+UNSAID = ("val/full_rank", "val/mass/")  # for the doctor and the report: the line of an epoch should fit a screen
 
 
 def format_duration(seconds: float) -> str:
@@ -83,7 +84,8 @@ class ProgressBar(L.Callback):
     def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if trainer.is_global_zero:
             loss = float(trainer.callback_metrics.get("loss", torch.nan))
-            probe = "  ".join(f"{name} {value:.4g}" for name, value in sorted(self.probe.latest.items()))
+            values = {name: value for name, value in sorted(self.probe.latest.items()) if not name.startswith(UNSAID)}
+            probe = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
             self.log_line(f"{_epoch(trainer)}  loss {loss:.4f}  {probe}  {self._note()}")
 
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
