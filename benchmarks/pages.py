@@ -9,7 +9,7 @@ from typing import Any
 import all_methods
 import machines
 
-from glf.comparison.study import read_toml
+from glf.comparison.study import Study, from_file, read_toml
 from glf.measure.intervals import t_interval
 from glf.methods import METHODS
 from glf.reporting.chart import svg_file
@@ -24,6 +24,7 @@ MAPS_NOTE = (
     "t-SNE of the test images' features (`python benchmarks/feature_maps.py`, seed 0 of the headline study). It shows"
     " neighbourhoods, not distances or densities; the accuracies above say more."
 )
+SCALES = ("tiny", "night")  # what two cores can do; a study has one of them
 SWEEPS = ("nu", "upsilon", "effective_dim")  # drawn as figures; the first two are Figures 5 and 6 of the paper
 FIGURES = HERE / "results" / "figures"
 PRIOR = HERE / "results" / "prior.json"
@@ -38,6 +39,13 @@ DEMO_METRICS = {
 }
 DEMO_ROWS = {"pixels": "raw pixels", "untrained": "untrained network"}
 START, END = "<!-- {}: written by benchmarks/pages.py -->", "<!-- until here -->"  # around the tables of the README
+
+
+def study_of(name: str) -> Study:
+    """The study of this name, at the scale at which it is stored."""
+    path = STUDIES / f"{name}.toml"
+    scales = read_toml(path).get("scales", {})
+    return from_file(path, next((scale for scale in SCALES if scale in scales), SCALES[0]))
 
 
 def stored() -> Iterator[tuple[str, dict[str, Any]]]:

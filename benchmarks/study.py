@@ -1,4 +1,4 @@
-"""Run a study of benchmarks/studies at its tiny scale, store its results and update the pages.
+"""Run a study of benchmarks/studies at its tiny or night scale, store its results and update the pages.
 
 Runs stored in benchmarks/results are not repeated, whichever study and machine made them, so the command can be stopped
 and started again. Unfinished runs are in runs/<study>. --again repeats all stored runs; --here repeats those of other
@@ -16,7 +16,6 @@ from typing import Any
 import pages
 
 from glf.comparison.conduct import conduct
-from glf.comparison.study import from_file
 from glf.result import provenance
 
 RUNS = Path("runs")
@@ -34,7 +33,7 @@ def main() -> None:
     repeat.add_argument("--again", action="store_true", help="repeat all stored runs")
     repeat.add_argument("--here", action="store_true", help="repeat the stored runs of other kinds of machine")
     options = parser.parse_args()
-    study = from_file(pages.STUDIES / f"{options.study}.toml", "tiny")
+    study = pages.study_of(options.study)
     if options.images:
         study = replace(study, data=tuple(options.images))
     machine = provenance()["machine"] if options.here else None

@@ -126,7 +126,7 @@ def test_stored_runs_are_found_by_their_keys(name: str) -> None:
     if name == "outliers":
         study = outliers.study("cifar10.tar", data)
     else:
-        study = replace(from_file(pages.STUDIES / f"{name}.toml", "tiny"), data=data)
+        study = replace(pages.study_of(name), data=data)
     keys = {cell: study.configs(cell) for cell in study.cells()}
     for run in content["runs"]:
         configs = keys[Cell(run["data"], run["method"], run["variant"], run["seed"])]
