@@ -13,7 +13,7 @@ from rich.console import Console
 
 from glf.comparison.conduct import conduct
 from glf.comparison.runs import reference_key, run_key
-from glf.comparison.study import Cell, Study, from_file
+from glf.comparison.study import Cell, Study
 from glf.measure.intervals import t_interval
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
@@ -123,10 +123,7 @@ def test_stored_runs_are_found_by_their_keys(name: str) -> None:
     """Else they would be run again: the keys are those that the present code computes for the study."""
     content = json.loads((pages.RESULTS / f"{name}.json").read_text())
     data = tuple(content["data"])
-    if name == "outliers":
-        study = outliers.study("cifar10.tar", data)
-    else:
-        study = replace(pages.study_of(name), data=data)
+    study = outliers.study("cifar10.tar", data) if name == "outliers" else replace(pages.study_of(name), data=data)
     keys = {cell: study.configs(cell) for cell in study.cells()}
     for run in content["runs"]:
         configs = keys[Cell(run["data"], run["method"], run["variant"], run["seed"])]

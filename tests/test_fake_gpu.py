@@ -21,7 +21,7 @@ from glf.nn.memory import Clusters
 from glf.nn.network import Network
 from glf.objective import Objective, gradient_shares
 from glf.types import LEARNT, Batch, Embeddings
-from reference import draw, draw_fields
+from reference import SMALL, draw, draw_fields
 
 # --- the fake GPU itself
 
@@ -87,13 +87,6 @@ def test_the_fake_gpu_refuses_to_mix_devices(function: Callable[[Tensor], Tensor
 # --- objectives and their memories
 
 Case = tuple[str, AdcOptions, dict[str, float]]
-SMALL: dict[str, dict[str, float]] = {
-    "moco": {"queue": 9},
-    "ressl": {"queue": 9},
-    "pcl": {"queue": 9, "clusters": 2},
-    "wmse": {"size": 6},
-    "swav": {"queue": 9, "queue_epoch": 0},
-}
 SPECS = [f"{method}{added}" for method in METHODS for added in ("", "+adc")]
 CASES: dict[str, Case] = {spec: (spec, AdcOptions(), SMALL.get(spec.split("+")[0], {})) for spec in SPECS}
 CASES |= {f"align+{name}": (f"align+{name}", AdcOptions(), {}) for name in TARGET_DISTRIBUTIONS}

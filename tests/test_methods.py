@@ -11,68 +11,16 @@ from glf.constrain.adc import LPM
 from glf.constrain.target_distribution import TARGET_DISTRIBUTIONS
 from glf.methods import METHODS, parse
 from glf.nn.memory import Clusters, Queue
-from glf.similarity import cell_centres
 from glf.types import BATCH_DIM, GIVEN, Embeddings
 from reference import draw, draw_fields
 
 SPECS = [f"{method}+{constraint}" for method in METHODS for constraint in ("none", "dcm", "lpm", "adc")]
 
 
-def queue(f):
-    """The initial entries of a queue."""
-    return Queue(16)(f["teacher"])
-
-
-def align(f):
-    return reference.cosine(*f["z"])
-
-
-def metaug(f):
-    """Both parts; the generated features are held fixed (they are trained by a look-ahead loss)."""
-    z = f["z"]
-    plain = reference.unified(z, 16.0)
-    more = reference.unified(torch.cat((z, f["generated"].detach())), 16.0)
-    return plain + 0.5 * more
-
-
-def vicregl(f):
-    where = torch.stack([cell_centres(box, f["maps"].shape[2]) for box in f["boxes"]])
-    return reference.vicregl(f["z"], f["maps"], where, 0.75, 3, 2)
-
-
-# The loss of each method as its authors print it, and options that keep the loops short or every part non-zero.
-LOOPS = {
-    "align": (align, {}),
-    "simclr": (lambda f: reference.nt_xent(*f["z"], 0.2), {}),
-    "moco": (lambda f: reference.moco(f["z"], f["teacher"].detach(), queue(f), 0.2), {"queue": 16}),
-    "simsiam": (lambda f: reference.simsiam(f["p"], f["z"].detach()), {}),
-    "byol": (lambda f: reference.byol(f["p"], f["teacher"].detach()), {}),
-    "barlow_twins": (lambda f: reference.barlow_twins(*f["z"], 0.0051), {}),
-    "swav": (lambda f: reference.swav(f["z"], f["prototypes"], 0.1, 0.05, 3), {}),
-    "wmse": (lambda f: reference.wmse(f["z"]), {}),
-    "ressl": (lambda f: reference.ressl(f["z"], f["teacher"].detach(), queue(f), 0.1, 0.04), {"queue": 16}),
-    "mec": (lambda f: reference.mec(f["p"], f["teacher"].detach(), 2.0, 4), {"distortion": 2.0, "warmup": 0}),
-    "vicreg": (lambda f: reference.vicreg(*f["z"], 25.0, 25.0, 1.0), {}),
-    "vicregl": (vicregl, {"first": 3, "second": 2}),
-    "corinfomax": (lambda f: reference.corinfomax(f["z"], 250.0, 0.01), {}),
-    "relicv2": (lambda f: reference.relicv2(f["z"], f["teacher"].detach(), 0.2, 1.0), {}),
-    "dcl": (lambda f: reference.debiased(*f["z"], 0.5, 0.1), {}),
-    "hcl": (lambda f: reference.debiased(*f["z"], 0.5, 0.1, 1.0), {}),
-    "pcl": (lambda f: reference.moco(f["z"], f["teacher"].detach(), queue(f), 0.2), {"queue": 16, "clusters": 2}),
-    "lmcl": (
-        lambda f: reference.nt_xent(*f["z"], 0.2) + 3 * reference.polarisation([*f["z"][0], *f["z"][1]], 0.1, 0.5),
-        {"polarisation": 3.0},
-    ),
-    "metaug": (metaug, {"generated": 0.5}),
-    "supcon": (lambda f: reference.supcon(f["z"], f["target"], 0.1), {}),
-    "supervised": (lambda f: reference.supervised(f["scores"], f["target"]), {}),
-}
-
-
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("name", METHODS)
 def test_align_plus_constrain_is_the_published_loss(name, seed):
-    loops, options = LOOPS[name]
+    loops, options = reference.LOSSES[name]
     fields = draw_fields(batch=5, dim=3, seed=10 * seed)
     needs = parse(name).build(**options).needs
     moving = [key for key in ("z", "p", "scores", "prototypes", "maps") if key in needs]
@@ -256,14 +204,12 @@ def test_options_with_an_integer_default_take_whole_numbers_only(queue):
 
 
 STATEFUL = [*METHODS, *(f"align+{name}" for name in TARGET_DISTRIBUTIONS)]
-SMALL = {"moco": {"queue": 9}, "ressl": {"queue": 9}, "pcl": {"queue": 9, "clusters": 2}, "wmse": {"size": 6}}
-SMALL["swav"] = {"queue": 9, "queue_epoch": 0}
 
 
 @pytest.mark.parametrize("spec", STATEFUL)
 def test_state_survives_a_checkpoint(spec):
     """Three steps: saving and loading the state before the third does not change its loss."""
-    options = SMALL.get(spec, {})
+    options = reference.SMALL.get(spec, {})
     batches = [Embeddings(**draw_fields(batch=12, dim=4, seed=20 * i)) for i in range(3)]
     one, other = (parse(spec).build(**options) for _ in range(2))
     for memory in {m for m in one.modules() if isinstance(m, Clusters)}:
@@ -281,7 +227,7 @@ def test_state_survives_a_checkpoint(spec):
 def test_state_matters(name):
     """The loss of a batch depends on the batch before it: a memory without content would pass the test above."""
     batch, other = (Embeddings(**draw_fields(batch=12, dim=4, seed=seed)) for seed in (0, 20))
-    fresh, used = (parse(name).build(**SMALL.get(name, {})) for _ in range(2))
+    fresh, used = (parse(name).build(**reference.SMALL.get(name, {})) for _ in range(2))
     used(other)
     assert used(batch).total != fresh(batch).total
 
@@ -291,7 +237,7 @@ def test_more_views_work(name):
     fields = draw_fields(views=4, batch=12)
     if name != "ressl":  # its last view is the teacher's: small crops are refused
         fields["teacher"] = fields["teacher"][:2]  # of the full views
-    objective = parse(name).build(**SMALL.get(name, {}))
+    objective = parse(name).build(**reference.SMALL.get(name, {}))
     z = fields["z"].requires_grad_()
     fields["p"], fields["scores"] = fields["p"] + z, fields["scores"] + z.sum(2, keepdim=True) * draw(3)
     objective(Embeddings(**fields)).total.backward()

@@ -30,7 +30,7 @@ def test_a_term_in_the_wrong_role_is_refused():
 
 
 def test_contributions_are_weighted_and_sum_to_the_total():
-    e, loss = embeddings(), vicreg().constrained_by(ADC(0.2, 0.4))(embeddings())
+    e, loss = embeddings(), vicreg().constrained_by(ADC(nu=0.2, upsilon=0.4))(embeddings())
     assert list(loss.align) == ["mse"]
     assert list(loss.constrain) == ["variance", "covariance", "dcm", "lpm"]
     torch.testing.assert_close(loss.align["mse"], 25 * MSE()(e))

@@ -41,7 +41,7 @@ def test_a_sum_has_its_terms_and_their_needs():
         (LogPartition(0.07), "temperature=0.07"),
         (25 * Variance(floor=2.0) + 2 * Covariance(), "weights=(25.0, 2.0)"),
         (25 * Variance(floor=2.0) + 2 * Covariance(), "floor=2.0"),
-        (ADC(nu=0.1, reading="paper"), "nu=0.1, upsilon=1.0, rho=5.0"),
+        (ADC(nu=0.1, reading="paper"), "nu=0.1, upsilon=1.0, ramp_epochs=0.0"),
         (ADC(nu=0.1, reading="paper"), "reading='paper'"),
         (DCM(), "effective_dim=8.0"),
         (LPM(neighbours=NeighbourDistributions(prior_effective_dim=2.0)), "prior_effective_dim=2.0"),

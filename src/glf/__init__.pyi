@@ -33,7 +33,10 @@ from .measure.geometry import effective_rank as effective_rank
 from .measure.knn import weighted_knn_predict as weighted_knn_predict
 from .methods import METHODS as METHODS
 from .methods import parse as parse
+from .methods import register_constraint as register_constraint
+from .methods import register_method as register_method
 from .nn.backbone import Backbone as Backbone
+from .nn.heads import Heads as Heads
 from .objective import Method as Method
 from .objective import Objective as Objective
 from .terms import Sum as Sum

@@ -141,8 +141,8 @@ class Method:
     """
 
     name: str
-    title: str
-    paper: str
+    title: str = ""  # as shown in tables and errors; default: the name
+    paper: str = ""
     objective: Callable[..., Objective]
     options: dict[str, float] = field(default_factory=dict)
     augment: str = "wmse"  # augmentation policy (data/augment/policies.py)
@@ -152,6 +152,10 @@ class Method:
     architecture: str = ""  # constraints that are not part of the loss, such as a stop-gradient
     unverified: str = ""  # details that we could not compare with the authors' code
     scale: float = 1.0  # factor of an added constraint, because losses differ in size
+
+    def __post_init__(self) -> None:
+        if not self.title:
+            object.__setattr__(self, "title", self.name)
 
     def build(self, **options: float) -> Objective:
         """Build the objective; options that are not given have their defaults."""

@@ -6,5 +6,6 @@ that an equation holds fixed (sg) are arguments of their own.
 
 from reference.adc import *  # noqa: F403
 from reference.compare import *  # noqa: F403
+from reference.losses import *  # noqa: F403
 from reference.methods import *  # noqa: F403
 from reference.terms import *  # noqa: F403

@@ -7,6 +7,7 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from glf import plugins
 from glf.config.base import from_dict
 from glf.config.evaluation import EvaluateConfig
 from glf.config.training import AdaptConfig, ResolvedPretrainConfig
@@ -93,7 +94,9 @@ def _key_fields(config: Any, ignored: Set[str] = frozenset()) -> dict[str, Any]:
     for field in fields(config):
         value = getattr(config, field.name)
         value = _key_fields(value) if is_dataclass(value) else value
-        unset = value is None or value == {} or (value is False and field.default is False)
+        if field.name == "plugin":  # the same file elsewhere is the same plug-in
+            value = tuple(sorted(plugins.digest(one) for one in value))
+        unset = value is None or value in ({}, ()) or (value is False and field.default is False)
         if field.name not in ignored and not unset:
             found[field.name] = value
     return found

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 import tyro
 
+from glf import plugins
 from glf.config.base import data_name, from_dict, groups, nearest, to_dict
 from glf.config.evaluation import CompareConfig, EvaluateConfig
 from glf.config.training import AdaptConfig, PretrainConfig, ResolvedPretrainConfig, config_type, with_defaults
 from glf.data.augment import policies
-from glf.methods import parse
+from glf.methods import method_of
 from glf.recipes import apply_recipe
 
 if sys.version_info >= (3, 11):
@@ -92,7 +93,7 @@ class Study:
         split = self.evaluate_config(Path()).split
         for name, variant in product(self.methods, self.variants):
             config = self.parsed[name, variant] = self._config(name, variant)
-            method = parse(config.method, config.adc)
+            method = method_of(config)
             method.build(**config.options)
             policies.policy(config.augment or method.augment)
             if split == "val" and config.val_images == 0:
@@ -129,7 +130,7 @@ class Study:
         values |= {**given, "method": method if constrain == "none" else f"{method}+{constrain}"}
         # Parsed as flags, so that a word where a number should be is refused with the command line's message.
         parsed = tyro.cli(kind, args=_flags(kind, values), config=(tyro.conf.OmitArgPrefixes,))
-        return apply_recipe(replace(parsed, recipe=recipe, auto=False))
+        return apply_recipe(replace(parsed, recipe=recipe, auto=False, plugin=plugins.pin(parsed.plugin)))
 
 
 def flags(config: PretrainConfig | EvaluateConfig) -> list[str]:
@@ -173,6 +174,8 @@ def _flags(kind: type[PretrainConfig] | type[EvaluateConfig], values: Settings) 
 def from_flags(config: CompareConfig) -> Study:
     """Create the study of a command line: methods x constraints, or a study file with overrides."""
     settings, evaluation = _typed(config.settings), _lists(_typed(config.evaluation))
+    if config.plugin:
+        settings["plugin"] = list(config.plugin)
     if config.study is not None:
         if config.methods or config.constrain:
             raise ValueError("--study defines the methods and variants: not with --methods or --constrain")

@@ -13,30 +13,34 @@ Target = Literal["own", "clean", "memory", "centre", "prior"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdcOptions:
-    """Options of the constraints +dcm, +lpm and +adc (docs/equations.md)."""
-
+class _Weights:
     nu: float = 0.3
     """Weight of DCM."""
     upsilon: float = 1.0
     """Weight of LPM."""
+    ramp_epochs: float = 0.0
+    """Epochs over which the weight of DCM rises from zero to nu."""
+    lpm_at: LpmAt | None = None
+    """What LPM reads: z, among the images of the batch; a linear head on the backbone's features, among the batch (h);
+    or that head, among the prior's features of all images (bank). Default: z."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeighbourOptions:
+    """Options of the neighbour distributions that DCM and LPM compare."""
+
     rho: float = 5.0
     """Degrees of freedom of the Student-t kernel, above 2."""
     effective_dim: float = 8.0
     """Effective dimension of the embeddings' kernels."""
     prior_effective_dim: float = 16.0
     """Effective dimension of the prior's kernel."""
-    ramp_epochs: float = 0.0
-    """Epochs over which the weight of DCM rises from zero to nu."""
     t_scale: TScale = "printed"
     """Scale matrix of the Student-t."""
     reading: Reading = "calibrated"
     """Our calibrated form of the paper's equations, or the equations as printed."""
     covariance: CovarianceKind | None = None
     """Covariance of the kernels; default: sphere when calibrated, batch as printed."""
-    lpm_at: LpmAt | None = None
-    """What LPM reads: z, among the images of the batch; a linear head on the backbone's features, among the batch (h);
-    or that head, among the prior's features of all images (bank). Default: z."""
     target: Target | None = None
     """Target of DCM: Gaussian distributions of z itself (own); of the embeddings of the unaugmented images, within the
     batch (clean), over those of the last batches (memory), or of their neighbourhoods' centres (centre); or own,
@@ -52,3 +56,8 @@ class AdcOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdcOptions(NeighbourOptions, _Weights):
+    """Options of the constraints +dcm, +lpm and +adc (docs/equations.md)."""

@@ -1,13 +1,17 @@
 """What all configs share: conversion to JSON and back, suggestions for misspelt names."""
 
 import difflib
+import inspect
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast, get_args
 
 C = TypeVar("C")
+S = TypeVar("S")
+P = ParamSpec("P")
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -54,6 +58,21 @@ def _is_path(hint: Any) -> bool:
 def groups(kind: type[Any]) -> dict[str, Any]:
     """Nested configs, with their defaults; the command line exposes their fields as top-level flags."""
     return {f.name: f.default for f in fields(kind) if is_dataclass(f.default)}
+
+
+def options_of(kind: Callable[P, C]) -> Callable[[Callable[[S, C], None]], Callable[Concatenate[S, P], None]]:
+    """Decorate a constructor that reads a config, so that callers pass the config's fields by name."""
+
+    def decorate(constructor: Callable[[S, C], None]) -> Callable[Concatenate[S, P], None]:
+        @wraps(constructor)
+        def construct(self: S, *args: P.args, **options: P.kwargs) -> None:
+            constructor(self, kind(*args, **options))
+
+        (own, _), given = inspect.signature(constructor).parameters.values(), inspect.signature(kind).parameters
+        construct.__signature__ = inspect.Signature([own, *given.values()])  # type: ignore[attr-defined]
+        return cast(Callable[Concatenate[S, P], None], construct)
+
+    return decorate
 
 
 def data_name(data: str) -> str:

@@ -151,7 +151,7 @@ def check_options(config: Any, **narrower: Bounds) -> None:
 def check_method_options(options: Mapping[str, float], of: str = "--options") -> None:
     """Check the bounds of a method's options; their names are checked by the method, which takes torch to import."""
     for name, value in options.items():
-        if wanted := METHOD_BOUNDS.get(name, NOT_NEGATIVE).violated(value):
+        if wanted := METHOD_BOUNDS.get(name.rpartition(".")[2], NOT_NEGATIVE).violated(value):
             raise ValueError(f"{name} of {of} must be {wanted}, got {value:g}")
 
 

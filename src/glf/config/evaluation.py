@@ -151,6 +151,8 @@ class CompareConfig:
     """Methods; default: simclr byol barlow_twins vicreg."""
     constrain: tuple[str, ...] | None = None
     """Constraints to add; the first is the baseline of the others. Default: none dcm lpm adc."""
+    plugin: tuple[str, ...] = ()
+    """Python files that add methods and constraints."""
     data: tuple[str, ...] | None = None
     """Names of data sets, or paths; default: the study's, or fashion-mini."""
     seeds: int | None = None
@@ -202,3 +204,5 @@ class MethodsConfig:
 
     name: tyro.conf.Positional[str | None] = None
     """A method."""
+    plugin: tuple[str, ...] = ()
+    """Python files that add methods and constraints."""

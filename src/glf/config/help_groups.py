@@ -26,7 +26,7 @@ PRETRAIN_GROUPS: dict[str, Group] = {
         "The images, and how they are augmented.",
         ("data", "augment", "image_size", "max_images", "val_images", "labels", "root", "download"),
     ),
-    "method": ("What is learnt.", ("method", "recipe", "options")),
+    "method": ("What is learnt.", ("method", "recipe", "options", "plugin")),
     "ADC": (
         "The added constraint, and the prior that LPM reads.",
         ("adc", "prior", "prior_weights", "prior_width", "prior_size"),

@@ -33,6 +33,8 @@ class PretrainConfig:
     (docs/streams.md)."""
     method: str = "simclr+lpm"
     """Method, with or without an added constraint: simclr, byol+adc, vicreg+lpm (see `glf methods`)."""
+    plugin: tuple[str, ...] = ()
+    """Python files that add methods and constraints (docs/adding_a_term.md)."""
     recipe: str | None = None
     """Named hyperparameter preset: tiny, cifar, imagenet, ... Flags you pass override it (see `glf methods NAME`)."""
     auto: bool = True

@@ -29,7 +29,7 @@ from glf.measure.geometry import spectrum
 from glf.measure.knn import most_similar
 from glf.measure.outlier_score import neighbour_entropy
 from glf.measure.projection import COMPONENTS, pca, tsne
-from glf.methods import parse
+from glf.methods import method_of
 from glf.nn.prior import prior_features
 from glf.result import RESULT_SCHEMA, write_file
 from glf.runfiles import ARTIFACTS, FIGURE_DATA
@@ -210,7 +210,7 @@ def _near(images: ImageSet, indices: np.ndarray, cosines: np.ndarray) -> list[di
 def _views(context: EvalContext, folder: Path) -> dict[str, Any]:
     """Training images, each with augmented views as in pretraining."""
     pretraining, images, seed = context.target.pretraining, context.target.train, context.config.seed
-    name = pretraining.augment or parse(pretraining.method).augment
+    name = pretraining.augment or method_of(pretraining).augment
     indices = stratified_sample(images.targets, min(VIEWED_IMAGES, len(images)), seed)
     pixels, numbers = images.pixels[indices], torch.from_numpy(indices)
     generator = torch.Generator().manual_seed(seed)
@@ -231,7 +231,7 @@ def _views(context: EvalContext, folder: Path) -> dict[str, Any]:
 def _outliers(context: EvalContext, folder: Path) -> dict[str, Any]:
     """The training images with the flattest neighbour distributions under the prior, and the entropies of all."""
     pretraining, images = context.target.pretraining, context.target.train
-    has_prior = "prior" in parse(pretraining.method, pretraining.adc).build(**pretraining.options).needs
+    has_prior = "prior" in method_of(pretraining).build(**pretraining.options).needs
     prior = pretraining.prior if has_prior and context.config.data is None else "pixels"
     features = prior_features(replace(pretraining, prior=prior, download=False), images, device=context.device)
     entropy = neighbour_entropy(

@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float, Int
 from rich.console import Console
 from torch import Tensor, nn
 
+from glf import plugins
 from glf.config.evaluation import EvaluateConfig
 from glf.config.training import ResolvedAdaptConfig, ResolvedPretrainConfig
 from glf.data import sources
@@ -93,7 +94,9 @@ def _load_backbone(spec: str, config: EvaluateConfig) -> tuple[Backbone, Resolve
             )
         backbone = load_backbone(Path(spec))
         if Path(spec).is_dir():
-            return backbone, read_config(Path(spec))
+            config_of_run = read_config(Path(spec))
+            plugins.load(config_of_run.plugin)  # a plug-in that is missing is found now, not after minutes
+            return backbone, config_of_run
     if config.data is None:
         raise ValueError(f"{spec} has no data of its own: name the images to evaluate on with --data")
     return backbone, ResolvedPretrainConfig(

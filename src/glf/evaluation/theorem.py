@@ -19,7 +19,7 @@ from glf.evaluation.context import EvalContext, Metric
 from glf.measure.blocks import TooFewError, unit_blocks
 from glf.measure.classes import class_means, within_variance
 from glf.measure.geometry import alignment
-from glf.methods import parse
+from glf.methods import method_of
 from glf.types import Batch
 
 VIEWED_IMAGES = 2_000  # test images that two augmented views are encoded of
@@ -199,7 +199,7 @@ def theory(context: EvalContext) -> dict[str, Metric]:
 def _features_of_views(context: EvalContext, indices: np.ndarray) -> tuple[Tensor, Tensor]:
     """Features of two views of these test images, augmented as in the pretraining of the target."""
     pretraining, images = context.target.pretraining, context.target.test
-    two_views = policy(pretraining.augment or parse(pretraining.method).augment)[:2]
+    two_views = policy(pretraining.augment or method_of(pretraining).augment)[:2]
     generator = torch.Generator().manual_seed(context.config.seed)
     encoder = context.encoder.eval().to(context.device)
     features: tuple[list[Tensor], list[Tensor]] = ([], [])

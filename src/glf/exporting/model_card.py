@@ -12,7 +12,7 @@ from glf.exporting.card_data import header
 from glf.exporting.formats import Exporter
 from glf.exporting.loading_code import LoadingCode
 from glf.exporting.preprocess import Preprocess
-from glf.methods import parse
+from glf.methods import method_of
 from glf.nn.backbone import Backbone
 from glf.result import read_result
 from glf.rundir import read_config
@@ -124,7 +124,7 @@ def _training(content: dict[str, Any], trained: ResolvedPretrainConfig | None) -
 
 
 def _method(trained: PretrainConfig) -> str:
-    method = parse(trained.method, trained.adc)
+    method = method_of(trained)
     objective = method.build(**trained.options)
     lines = [f"| {term.role} | {weight:g} | {term.name} | `{term.formula}` |" for weight, term in objective.parts]
     lines += [f"| transform | | | {step.formula} |" for step in objective.transforms]

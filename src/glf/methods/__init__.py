@@ -6,35 +6,73 @@ it, the default nu and upsilon give ADC 30 to 55 % of the gradient at z for near
 epochs on fashion-mini).
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
+from glf import plugins
 from glf.config.adc import AdcOptions
 from glf.config.base import nearest
-from glf.constrain.adc import ADC, DCM, LPM
-from glf.constrain.adc.neighbours import NeighbourDistributions
-from glf.constrain.target_distribution import TARGET_DISTRIBUTIONS, MatchDistribution
+from glf.config.training import PretrainConfig
 from glf.methods import contrastive, decorrelation, prediction, supervision
+from glf.methods.constraints import CONSTRAINTS, Constraint, Options
 from glf.objective import Method, Objective
 from glf.terms import Term
 
 _FAMILIES = (contrastive, prediction, decorrelation, supervision)
 METHODS: dict[str, Method] = {method.name: method for family in _FAMILIES for method in family.TABLE}
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_origins: dict[str, plugins.Plugin | None] = {}  # of what was registered
+Entry = TypeVar("Entry", Method, Constraint)
 
 
-def _match(name: str) -> Callable[[AdcOptions], Term]:
-    return lambda o: TARGET_DISTRIBUTIONS[name].weight * MatchDistribution(name)
+def register_method(method: Method) -> Method:
+    """Add a method to the table: ``--method NAME``, ``parse("NAME")``. The same plug-in may replace its own."""
+    method.build()  # a mistake is found here, not in the middle of a run
+    return _register(METHODS, method)
 
 
-CONSTRAINTS: dict[str, Callable[[AdcOptions], Term]] = {
-    "dcm": lambda o: o.nu * DCM(ramp_epochs=o.ramp_epochs, neighbours=NeighbourDistributions.from_options(o)),
-    "lpm": lambda o: (
-        o.upsilon * LPM(neighbours=NeighbourDistributions.from_options(replace(o, target=None)), at=o.lpm_at or "z")
-    ),
-    "adc": ADC.from_options,
-    **{name: _match(name) for name in TARGET_DISTRIBUTIONS},
-}
+def register_constraint(name: str, build: Callable[..., Term], options: Options | None = None) -> Constraint:
+    """Add a constraint to the table: ``--method vicreg+NAME``.
+
+    ``build(**options)`` returns a constraining term with its weight. ``options`` holds its settings with their
+    defaults; ``--options NAME.OPTION VALUE`` sets one.
+    """
+    constraint = Constraint(name=name, build=build, options=dict(options or {}))
+    for _, part in constraint.term(AdcOptions(), {}).parts:
+        if part.role != "constrain":
+            raise ValueError(f"{name} has the term {part.name}, whose role is {part.role!r}, not 'constrain'")
+    return _register(CONSTRAINTS, constraint)
+
+
+def _register(table: dict[str, Entry], entry: Entry) -> Entry:
+    if not _NAME.fullmatch(entry.name) or entry.name == "none":
+        raise ValueError(f"{entry.name!r} cannot be a name: use small letters, digits and underscores")
+    origin = plugins.current()
+    if entry.name in (METHODS | CONSTRAINTS):
+        before = _origins.get(entry.name)
+        replaces = entry.name in table and entry.name in _origins
+        if not replaces or (before and before.name) != (origin and origin.name):
+            raise ValueError(f"there is a method or constraint {entry.name!r} already: choose another name")
+    table[entry.name], _origins[entry.name] = entry, origin
+    return entry
+
+
+def method_of(config: PretrainConfig) -> Method:
+    """The method of a config, after the plug-ins that it records."""
+    plugins.load(config.plugin)
+    return parse(config.method, config.adc)
+
+
+def plugins_of(spec: str) -> tuple[str, ...]:
+    """The plug-ins that a method and its added constraints come from, as recorded."""
+    found = (_origins.get(name) for name in _names(spec))
+    return tuple(dict.fromkeys(str(plugin) for plugin in found if plugin is not None))
+
+
+def _names(spec: str) -> list[str]:
+    return [part.strip() for part in spec.lower().split("+")]
 
 
 def parse(spec: str, adc: AdcOptions | None = None) -> Method:
@@ -45,24 +83,35 @@ def parse(spec: str, adc: AdcOptions | None = None) -> Method:
     >>> parse("simclr+none").name
     'simclr'
     """
-    base, *added = (part.strip() for part in spec.lower().split("+"))
+    base, *added = _names(spec)
+    if {base, *added} - {*METHODS, *CONSTRAINTS, "none"}:
+        plugins.load_installed()
     if base not in METHODS:
-        raise ValueError(f"unknown method {base!r}{nearest(base, METHODS)} (methods: {', '.join(METHODS)})")
+        known = f"{nearest(base, METHODS)} (methods: {', '.join(METHODS)}; --plugin FILE adds others)"
+        raise ValueError(f"unknown method {base!r}{known}")
     for name in added:
         if name not in CONSTRAINTS and name != "none":
             known = ", ".join(["none", *CONSTRAINTS])
-            raise ValueError(f"unknown constraint {name!r}{nearest(name, CONSTRAINTS)} (constraints: {known})")
+            raise ValueError(
+                f"unknown constraint {name!r}{nearest(name, CONSTRAINTS)} (constraints: {known}; --plugin FILE adds"
+                " others)"
+            )
         if added.count(name) > 1:
-            raise ValueError(f"{spec!r} adds {name!r} twice: set its weight instead (nu, upsilon)")
-    added = [name for name in added if name != "none"]
-    method = METHODS[base]
-    if not added:
+            raise ValueError(f"{spec!r} adds {name!r} twice: set its weight instead (--options {name}.OPTION VALUE)")
+    constraints = [CONSTRAINTS[name] for name in added if name != "none"]
+    method, adc = METHODS[base], adc or AdcOptions()
+    if not constraints:
         return method
+    own = {f"{one.name}.{option}": value for one in constraints for option, value in one.defaults(adc).items()}
 
     def objective(**options: Any) -> Objective:
-        result = method.objective(**options)
-        for name in added:
-            result = result.constrained_by(method.scale * CONSTRAINTS[name](adc or AdcOptions()))
+        result = method.objective(**{name: value for name, value in options.items() if name not in own})
+        for one in constraints:
+            defaults = one.defaults(adc)
+            given = {name: options.get(f"{one.name}.{name}", value) for name, value in defaults.items()}
+            changed = {name: value for name, value in given.items() if value != defaults[name]}
+            result = result.constrained_by(method.scale * one.term(adc, changed))
         return result
 
-    return replace(method, name="+".join([base, *added]), objective=objective)
+    name = "+".join([base, *(one.name for one in constraints)])
+    return replace(method, name=name, options=method.options | own, objective=objective)

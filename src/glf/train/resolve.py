@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from glf import methods, rundir
+from glf import methods, plugins, rundir
 from glf.config.training import PretrainConfig, ResolvedPretrainConfig, with_defaults
 from glf.data.augment.policies import ViewPolicy, policy
 from glf.data.batches import worker_count
@@ -46,9 +46,10 @@ def resolve(config: PretrainConfig) -> Resolved:
     An explicit option wins over the recipe, the recipe over automatic defaults, and those over fixed defaults. On
     --resume the saved config is used.
     """
-    config = rundir.resolve_directory(config)
+    config = rundir.resolve_directory(replace(config, plugin=plugins.pin(config.plugin)))
     check_installed(config.logger)
-    method = methods.parse(config.method, config.adc)
+    method = methods.method_of(config)
+    config = replace(config, plugin=tuple(dict.fromkeys((*config.plugin, *methods.plugins_of(config.method)))))
     config = apply_recipe(config)
     objective = method.build(**config.options)
     _check_memory(config)

@@ -88,7 +88,7 @@ def test_the_terms_equal_the_equations_on_whole_matrices(covariance):
     e = Embeddings(z=z, prior=prior)
     pre, dat = neighbours.log_pre(e), neighbours.log_dat(e)
     whole = 0.7 * dcm(neighbours.log_cal(e), dat, outlier_weight(entropy(pre))) + 0.2 * lpm(dat, pre)
-    term = ADC(0.7, 0.2, covariance=covariance)(Embeddings(z=z, prior=prior))
+    term = ADC(nu=0.7, upsilon=0.2, covariance=covariance)(Embeddings(z=z, prior=prior))
     torch.testing.assert_close(term, whole, rtol=1e-12, atol=0)
     torch.testing.assert_close(*(torch.autograd.grad(value, z)[0] for value in (term, whole)), rtol=1e-9, atol=1e-12)
 

@@ -97,9 +97,9 @@ def test_a_missing_or_wrong_prior_is_refused(term):
     ("settings", "words"),
     [
         ({"rho": 2.0}, "rho must be above 2.*2.0"),
-        ({"effective_dim": 0.0}, "positive: 0.0"),
-        ({"prior_effective_dim": -1.0}, "positive: 8.0, -1.0"),
-        ({"ramp_epochs": -1.0}, "ramp_epochs must not be negative, got -1.0"),
+        ({"effective_dim": 0.0}, "^effective_dim must be above 0, got 0.0"),
+        ({"prior_effective_dim": -1.0}, "prior_effective_dim must be above 0, got -1.0"),
+        ({"ramp_epochs": -1.0}, "ramp_epochs must be at least 0, got -1.0"),
         ({"reading": "paper", "covariance": "sphere"}, "'batch' or 'running'"),
     ],
 )

@@ -71,7 +71,7 @@ def test_terms_equal_their_loops(kernel, t_scale, reading, covariance):
     pairs = [
         (DCM(neighbours=NeighbourDistributions(**settings)), lambda z, prior: loops.dcm(z)),
         (LPM(neighbours=NeighbourDistributions(**settings)), loops.lpm),
-        (ADC(0.7, 0.2, **settings), partial(loops.adc, nu=0.7, upsilon=0.2)),
+        (ADC(nu=0.7, upsilon=0.2, **settings), partial(loops.adc, nu=0.7, upsilon=0.2)),
     ]
     for term, loop in pairs:
         z, prior = reference.same(
@@ -236,7 +236,7 @@ def test_adc_weights_the_anchors_of_dcm_and_plain_dcm_does_not():
     assert plain.needs == {"z"}
     assert weighted.needs == ADC().needs == LPM().needs == {"z", "prior"}
     e = Embeddings(z=z, prior=prior)
-    torch.testing.assert_close(ADC(2.0, 3.0)(e), 2 * weighted(e) + 3 * LPM()(e))
+    torch.testing.assert_close(ADC(nu=2.0, upsilon=3.0)(e), 2 * weighted(e) + 3 * LPM()(e))
     assert (plain(e) - weighted(e)).abs() > 1e-4
 
 
@@ -266,7 +266,7 @@ def test_diagnosis_does_not_update_the_running_covariance():
 
 def test_dcm_is_ramped_in_and_lpm_is_not():
     z, prior = draw(2, 8, 4), draw(8, 3, seed=1)
-    whole, ramped = ADC(0.7, 0.2), ADC(0.7, 0.2, ramp_epochs=4)
+    whole, ramped = ADC(nu=0.7, upsilon=0.2), ADC(nu=0.7, upsilon=0.2, ramp_epochs=4)
     lpm_alone = 0.2 * LPM()(*z, prior=prior)
     for epoch, share in ((0.0, 0.0), (1.0, 0.25), (3.0, 0.75), (4.0, 1.0), (9.0, 1.0)):
         ramped.set_epoch(epoch)
@@ -390,6 +390,6 @@ def test_mistakes_of_lpm_at_a_place():
 def test_adc_passes_on_where_lpm_reads():
     e = Embeddings(z=draw(2, 4, 5), r=draw(2, 4, 3), prior=draw(4, 3), indices=INDICES)
     for at in ("z", "h"):
-        parts = ADC(0.3, 2.0, lpm_at=at)
+        parts = ADC(nu=0.3, upsilon=2.0, lpm_at=at)
         assert float(parts(e)) == pytest.approx(float(0.3 * DCM(weighted=True)(e) + 2 * LPM(at=at)(e)))
     assert ADC(lpm_at="h")(e) != ADC()(e)

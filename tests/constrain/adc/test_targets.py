@@ -71,7 +71,7 @@ def test_terms_equal_their_loops(target, prior_perplexity):
     plain = DCM(neighbours=NeighbourDistributions(**settings))
     pairs = [
         (plain, lambda z, prior, clean: loops.dcm(z, prior, clean, weighted=False)),
-        (ADC(0.7, 0.2, **settings), partial(loops.adc, nu=0.7, upsilon=0.2)),
+        (ADC(nu=0.7, upsilon=0.2, **settings), partial(loops.adc, nu=0.7, upsilon=0.2)),
     ]
     for term, loop in pairs:
 

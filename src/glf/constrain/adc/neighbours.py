@@ -1,16 +1,15 @@
 """Neighbour distributions: for each anchor, a probability distribution over the other images of its batch."""
 
-import inspect
 import math
-from typing import get_args
+from dataclasses import fields
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from glf.config.adc import AdcOptions, CovarianceKind, Reading, Target, TScale
-from glf.config.base import nearest
+from glf.config.adc import CovarianceKind, NeighbourOptions, Target
+from glf.config.base import options_of
 from glf.constrain.adc.blockwise import LOG_ZERO, Divergences, Given, Rows, StudentKernel, divergences
 from glf.constrain.adc.kernels import (
     NO_NEIGHBOUR,
@@ -73,52 +72,30 @@ class NeighbourDistributions(torch.nn.Module):
     a bandwidth of its own instead of one scale for all.
     """
 
-    def __init__(
-        self,
-        *,
-        rho: float = AdcOptions.rho,
-        effective_dim: float = AdcOptions.effective_dim,
-        prior_effective_dim: float = AdcOptions.prior_effective_dim,
-        t_scale: TScale = AdcOptions.t_scale,
-        reading: Reading = AdcOptions.reading,
-        covariance: CovarianceKind | None = AdcOptions.covariance,
-        target: Target | None = AdcOptions.target,
-        perplexity: float | None = AdcOptions.perplexity,
-        memory_size: int | None = AdcOptions.memory_size,
-        prior_power: float | None = AdcOptions.prior_power,
-        prior_perplexity: float | None = AdcOptions.prior_perplexity,
-    ) -> None:
+    @options_of(NeighbourOptions)
+    def __init__(self, options: NeighbourOptions) -> None:
         super().__init__()
-        self.target: Target = target or "own"
-        named = ((t_scale, TScale), (reading, Reading), (covariance or "sphere", CovarianceKind), (self.target, Target))
-        for value, kind in named:
-            if value not in get_args(kind):
-                raise ValueError(f"unknown {value!r}{nearest(value, get_args(kind))} (one of {get_args(kind)})")
-        if rho <= 2:
-            raise ValueError(f"rho must be above 2 (else the Student-t has no covariance), not {rho}")
-        if min(effective_dim, prior_effective_dim) <= 0:
-            raise ValueError(f"effective dimensions must be positive: {effective_dim}, {prior_effective_dim}")
-        self.rho, self.t_scale, self.reading = rho, t_scale, reading
-        self.effective_dim, self.prior_effective_dim = effective_dim, prior_effective_dim
-        self.covariance: CovarianceKind = covariance or ("sphere" if reading == "calibrated" else "batch")
+        o, reading = options, options.reading
+        self.target: Target = o.target or "own"
+        self.covariance: CovarianceKind = o.covariance or ("sphere" if reading == "calibrated" else "batch")
+        self.rho, self.t_scale, self.reading = o.rho, o.t_scale, reading
+        self.effective_dim, self.prior_effective_dim = o.effective_dim, o.prior_effective_dim
+        self.perplexity, self.prior_perplexity = o.perplexity or PERPLEXITY, o.prior_perplexity
+        self.memory_size = o.memory_size or MEMORY_SIZE
+        self.prior_power = PRIOR_POWER if o.prior_power is None else o.prior_power
         if reading == "paper" and self.covariance == "sphere":
             raise ValueError("reading='paper' needs an estimated covariance: 'batch' or 'running', not 'sphere'")
-        self.running = RunningCovariance() if self.covariance == "running" else None
-        self.perplexity, self.prior_perplexity = perplexity or PERPLEXITY, prior_perplexity
-        self.memory_size = memory_size or MEMORY_SIZE
-        self.prior_power = PRIOR_POWER if prior_power is None else prior_power
-        if min(self.perplexity, prior_perplexity or math.inf) <= 1:
-            raise ValueError(f"a perplexity must be above 1: {self.perplexity}, {prior_perplexity}")
-        if reading == "paper" and (self.target != "own" or prior_perplexity):
+        if reading == "paper" and (self.target != "own" or self.prior_perplexity):
             raise ValueError("reading='paper' has the target 'own' and no perplexities: they are not in its equations")
         if self.target == "memory" and self.covariance != "sphere":
             raise ValueError(f"the target 'memory' needs the covariance 'sphere', not {self.covariance!r}")
+        self.running = RunningCovariance() if self.covariance == "running" else None
         self.memory = CleanMemory(self.memory_size) if self.target == "memory" else None
 
     @classmethod
-    def from_options(cls, options: AdcOptions) -> "NeighbourDistributions":
-        """Built from the options of the same names."""
-        return cls(**{name: getattr(options, name) for name in inspect.signature(cls).parameters})
+    def from_options(cls, options: NeighbourOptions) -> "NeighbourDistributions":
+        """Built from the options of the same names; those of ADC that concern other things are left out."""
+        return cls(**{field.name: getattr(options, field.name) for field in fields(NeighbourOptions)})
 
     def extra_repr(self) -> str:
         return configuration(self)

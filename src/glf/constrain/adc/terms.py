@@ -1,14 +1,13 @@
 """DCM, LPM and their weighted sum ADC as terms, which training uses."""
 
-import inspect
-from typing import Any
+from dataclasses import replace
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from glf.config.adc import AdcOptions, CovarianceKind, LpmAt, Reading, Target, TScale
-from glf.config.base import nearest
+from glf.config.adc import AdcOptions, LpmAt
+from glf.config.base import nearest, options_of
 from glf.constrain.adc.equations import class_mass, dcm, lpm, outlier_weight
 from glf.constrain.adc.neighbours import NeighbourDistributions, entropy
 from glf.similarity import off_diagonal
@@ -195,48 +194,12 @@ class ADC(Sum):
 
     name, formula = "adc", "nu dcm + upsilon lpm"
 
-    def __init__(
-        self,
-        nu: float = AdcOptions.nu,
-        upsilon: float = AdcOptions.upsilon,
-        *,
-        rho: float = AdcOptions.rho,
-        effective_dim: float = AdcOptions.effective_dim,
-        prior_effective_dim: float = AdcOptions.prior_effective_dim,
-        ramp_epochs: float = AdcOptions.ramp_epochs,
-        t_scale: TScale = AdcOptions.t_scale,
-        reading: Reading = AdcOptions.reading,
-        covariance: CovarianceKind | None = AdcOptions.covariance,
-        lpm_at: LpmAt | None = AdcOptions.lpm_at,
-        target: Target | None = AdcOptions.target,
-        perplexity: float | None = AdcOptions.perplexity,
-        memory_size: int | None = AdcOptions.memory_size,
-        prior_power: float | None = AdcOptions.prior_power,
-        prior_perplexity: float | None = AdcOptions.prior_perplexity,
-    ) -> None:
-        kernels: dict[str, Any] = {
-            "rho": rho,
-            "effective_dim": effective_dim,
-            "prior_effective_dim": prior_effective_dim,
-            "t_scale": t_scale,
-            "reading": reading,
-            "covariance": covariance,
-            "prior_perplexity": prior_perplexity,
-        }
-        neighbours = NeighbourDistributions(
-            **kernels, target=target, perplexity=perplexity, memory_size=memory_size, prior_power=prior_power
-        )
-        calibration = DCM(weighted=True, ramp_epochs=ramp_epochs, neighbours=neighbours)
-        # At z, DCM and LPM share what they compute. Elsewhere LPM has a running covariance of its own.
-        own = neighbours if lpm_at in (None, "z") else NeighbourDistributions(**kernels)
-        super().__init__((nu, calibration), (upsilon, LPM(neighbours=own, at=lpm_at or "z")))
-        self.nu, self.upsilon, self.ramp_epochs = nu, upsilon, ramp_epochs
-        self.rho, self.effective_dim, self.prior_effective_dim = rho, effective_dim, prior_effective_dim
-        self.t_scale, self.reading, self.covariance, self.lpm_at = t_scale, reading, covariance, lpm_at
-        self.target, self.perplexity, self.memory_size = target, perplexity, memory_size
-        self.prior_power, self.prior_perplexity = prior_power, prior_perplexity
-
-    @classmethod
-    def from_options(cls, options: AdcOptions) -> "ADC":
-        """Built from the options of the same names."""
-        return cls(**{name: getattr(options, name) for name in inspect.signature(cls).parameters})
+    @options_of(AdcOptions)
+    def __init__(self, options: AdcOptions) -> None:
+        neighbours = NeighbourDistributions.from_options(options)
+        at, own = options.lpm_at or "z", neighbours
+        if at != "z":  # at z, DCM and LPM share what they compute; elsewhere LPM has a running covariance of its own
+            own = NeighbourDistributions.from_options(replace(options, target=None))
+        calibration = DCM(weighted=True, ramp_epochs=options.ramp_epochs, neighbours=neighbours)
+        super().__init__((options.nu, calibration), (options.upsilon, LPM(neighbours=own, at=at)))
+        vars(self).update(vars(options))  # for repr

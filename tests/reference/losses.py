@@ -1,0 +1,73 @@
+"""The loss of every method as its authors print it, by the method's name. A new method needs an entry in LOSSES."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from glf.nn.memory import Queue
+from glf.similarity import cell_centres
+from reference import methods as m
+from reference.terms import cosine
+
+Fields = dict[str, Tensor]  # of Embeddings
+
+
+def _queue(f: Fields) -> Tensor:
+    """The initial entries of a queue."""
+    return Queue(16)(f["teacher"])
+
+
+def _align(f: Fields) -> Tensor:
+    return cosine(*f["z"])
+
+
+def _metaug(f: Fields) -> Tensor:
+    """Both parts; the generated features are held fixed (they are trained by a look-ahead loss)."""
+    z = f["z"]
+    plain = m.unified(z, 16.0)
+    more = m.unified(torch.cat((z, f["generated"].detach())), 16.0)
+    return plain + 0.5 * more
+
+
+def _vicregl(f: Fields) -> Tensor:
+    where = torch.stack([cell_centres(box, f["maps"].shape[2]) for box in f["boxes"]])
+    return m.vicregl(f["z"], f["maps"], where, 0.75, 3, 2)
+
+
+LOSSES: dict[str, tuple[Callable[[Fields], Tensor], dict[str, float]]] = {
+    "align": (_align, {}),
+    "simclr": (lambda f: m.nt_xent(*f["z"], 0.2), {}),
+    "moco": (lambda f: m.moco(f["z"], f["teacher"].detach(), _queue(f), 0.2), {"queue": 16}),
+    "simsiam": (lambda f: m.simsiam(f["p"], f["z"].detach()), {}),
+    "byol": (lambda f: m.byol(f["p"], f["teacher"].detach()), {}),
+    "barlow_twins": (lambda f: m.barlow_twins(*f["z"], 0.0051), {}),
+    "swav": (lambda f: m.swav(f["z"], f["prototypes"], 0.1, 0.05, 3), {}),
+    "wmse": (lambda f: m.wmse(f["z"]), {}),
+    "ressl": (lambda f: m.ressl(f["z"], f["teacher"].detach(), _queue(f), 0.1, 0.04), {"queue": 16}),
+    "mec": (lambda f: m.mec(f["p"], f["teacher"].detach(), 2.0, 4), {"distortion": 2.0, "warmup": 0}),
+    "vicreg": (lambda f: m.vicreg(*f["z"], 25.0, 25.0, 1.0), {}),
+    "vicregl": (_vicregl, {"first": 3, "second": 2}),
+    "corinfomax": (lambda f: m.corinfomax(f["z"], 250.0, 0.01), {}),
+    "relicv2": (lambda f: m.relicv2(f["z"], f["teacher"].detach(), 0.2, 1.0), {}),
+    "dcl": (lambda f: m.debiased(*f["z"], 0.5, 0.1), {}),
+    "hcl": (lambda f: m.debiased(*f["z"], 0.5, 0.1, 1.0), {}),
+    "pcl": (lambda f: m.moco(f["z"], f["teacher"].detach(), _queue(f), 0.2), {"queue": 16, "clusters": 2}),
+    "lmcl": (
+        lambda f: m.nt_xent(*f["z"], 0.2) + 3 * m.polarisation([*f["z"][0], *f["z"][1]], 0.1, 0.5),
+        {"polarisation": 3.0},
+    ),
+    "metaug": (_metaug, {"generated": 0.5}),
+    "supcon": (lambda f: m.supcon(f["z"], f["target"], 0.1), {}),
+    "supervised": (lambda f: m.supervised(f["scores"], f["target"]), {}),
+}
+
+
+# Options with which a batch of 12 images is enough, where the defaults need more.
+SMALL: dict[str, dict[str, float]] = {
+    "moco": {"queue": 9},
+    "ressl": {"queue": 9},
+    "pcl": {"queue": 9, "clusters": 2},
+    "wmse": {"size": 6},
+    "swav": {"queue": 9, "queue_epoch": 0},
+}
