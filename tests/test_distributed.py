@@ -17,13 +17,16 @@ import torch.multiprocessing as mp
 
 import forked
 from forked import Forked
+from glf.align.distance import Cosine
 from glf.checkpoint import load_checkpoint
 from glf.config.adc import AdcOptions
-from glf.constrain.adc import LPM
 from glf.constrain.target_distribution import TARGET_DISTRIBUTIONS
 from glf.data.sources import load_images
 from glf.distributed import gather, rank, same_everywhere, world_size
 from glf.methods import METHODS, parse
+from glf.objective import Objective
+from glf.relations import DIVERGENCES, CosineSoftmax, Relate, StudentT
+from glf.terms import Banked
 from glf.types import BATCH_DIM, Embeddings
 from reference import draw, draw_fields
 
@@ -44,22 +47,36 @@ CASES |= {
 }
 CASES["simclr+lpm with bandwidths"] = "simclr+lpm", AdcOptions(prior_perplexity=3.0)
 CASES |= {f"simclr+adc at {at}": ("simclr+adc", AdcOptions(lpm_at=at)) for at in ("h", "bank")}
+RELATIONS = {
+    f"relation {divergence} among {among}": (
+        lambda divergence=divergence, among=among: Relate(
+            StudentT("prior"), CosineSoftmax("r"), divergence, among=among
+        )
+    )
+    for divergence in DIVERGENCES
+    for among in ("batch", "views", "bank")
+}
 WITH_GRADIENT = ("z", "r", "p", "scores", "maps", "generated", "prototypes")  # a teacher and a prior have none
 
 
-def needed(case: str) -> dict[str, torch.Tensor]:
+def objective_of(case: str) -> Objective:
+    if case in RELATIONS:
+        return Objective(align=Cosine(), constrain=RELATIONS[case]())
     spec, options = CASES[case]
+    return parse(spec, options).build()
+
+
+def needed(case: str) -> dict[str, torch.Tensor]:
     fields = draw_fields(batch=8)
-    return {name: fields[name] for name in sorted(parse(spec, options).build().needs)}
+    return {name: fields[name] for name in sorted(objective_of(case).needs)}
 
 
 def outcome(case: str, fields: dict[str, torch.Tensor], across=lambda e: e) -> dict[str, torch.Tensor]:
     """The loss, and its gradient at each leaf that takes one."""
     leaves = {name: x.clone().requires_grad_(name in WITH_GRADIENT) for name, x in fields.items()}
-    spec, options = CASES[case]
-    objective = parse(spec, options).build()
+    objective = objective_of(case)
     for term in objective.modules():
-        if isinstance(term, LPM) and term.at == "bank":
+        if isinstance(term, Banked) and term.reads_bank:
             term.set_bank(draw(12, 3), torch.arange(12))
     total = objective(across(Embeddings(**leaves))).total
     total.backward()
@@ -83,7 +100,7 @@ def naive(e: Embeddings) -> Embeddings:
 def work(number: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=number, world_size=WORLD)
-    own = {case: {n: shard(n, x, number) for n, x in needed(case).items()} for case in CASES}
+    own = {case: {n: shard(n, x, number) for n, x in needed(case).items()} for case in [*CASES, *RELATIONS]}
     results = {case: outcome(case, fields, gather) for case, fields in own.items()}
     results["naive"] = outcome("simclr+none", own["simclr+none"], naive)
     results["place"] = {"rank": torch.tensor(rank()), "world_size": torch.tensor(world_size())}
@@ -101,7 +118,7 @@ def processes(tmp_path_factory):
     return [torch.load(folder / f"{number}.pt") for number in range(WORLD)]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, *RELATIONS])
 def test_two_processes_have_the_gradient_of_one(case, processes):
     whole = outcome(case, needed(case))
     assert any(whole[name].any() for name in WITH_GRADIENT if name in whole)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fake_gpu import COPIES_BACK, COPIES_THERE, CUDA, READS, FakeGpu, GpuTensor, same_on_gpu
+from glf.align.distance import Cosine
 from glf.config.adc import AdcOptions
-from glf.constrain.adc import LPM
 from glf.constrain.target_distribution import TARGET_DISTRIBUTIONS
 from glf.data.augment.augment import augment
 from glf.data.augment.policies import POLICIES
@@ -20,6 +20,8 @@ from glf.nn.backbone import Backbone
 from glf.nn.memory import Clusters
 from glf.nn.network import Network
 from glf.objective import Objective, gradient_shares
+from glf.relations import CosineSoftmax, Gaussian, Labels, Nearest, Relate, StudentT, Uniform
+from glf.terms import Banked
 from glf.types import LEARNT, Batch, Embeddings
 from reference import SMALL, draw, draw_fields
 
@@ -102,6 +104,14 @@ CASES |= {
 }
 CASES |= {f"simclr+adc at {at}": ("simclr+adc", AdcOptions(lpm_at=at), {}) for at in ("h", "bank")}
 CASES["mec by determinants"] = ("mec", AdcOptions(), {"order": 0})
+RELATIONS: dict[str, Callable[[], Relate]] = {
+    "relation of nearest": lambda: Relate(Nearest("prior", k=3), CosineSoftmax(), "tv"),
+    "relation of labels": lambda: Relate(Labels(), StudentT(perplexity=3.0), "js", among="views"),
+    "relation of mixtures": lambda: Relate(
+        0.9 * (Gaussian() * StudentT("prior")) + 0.1 * Uniform(), CosineSoftmax("r"), "reverse"
+    ),
+    "relation to a bank": lambda: Relate(StudentT("prior"), CosineSoftmax("r"), among="bank"),
+}
 # Where a loss waits for the GPU, and why. A place that is not listed fails the test, and so does one that never waits.
 WAITS: dict[str, dict[str, str]] = {
     "align+mixture": {
@@ -115,17 +125,20 @@ WAITS: dict[str, dict[str, str]] = {
 
 
 def new_objective(case: str) -> Objective:
-    spec, adc, options = CASES[case]
-    objective = parse(spec, adc).build(**options)
+    if case in RELATIONS:
+        objective = Objective(align=Cosine(), constrain=RELATIONS[case]())
+    else:
+        spec, adc, options = CASES[case]
+        objective = parse(spec, adc).build(**options)
     for part in objective.modules():
-        if isinstance(part, LPM) and part.at == "bank":
+        if isinstance(part, Banked) and part.reads_bank:
             part.set_bank(draw(12, 3), torch.arange(12))
         if isinstance(part, Clusters):
             part.refresh(draw(30, 4, seed=5).float(), torch.arange(30), 30, epoch=0)
     return objective
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, *RELATIONS])
 def test_an_objective_stays_on_the_device(case: str) -> None:
     """Two steps with everything that a logged step computes, a backward pass each, and the memories afterwards."""
 

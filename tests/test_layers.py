@@ -8,9 +8,9 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "glf"
 ORDER = [
     "runfiles", "files", "ui", "malloc", "device", "types", "distributed", "config", "schema", "data", "nn", "terms",
-    "similarity", "align", "constrain", "objective", "plugins", "methods", "recipes", "measure", "checkpoint", "result",
-    "rundir", "loggers", "health", "train", "adaptation", "sharding", "evaluation", "inference", "exporting",
-    "reporting", "comparison", "listing", "commands", "cli", "__main__",
+    "similarity", "align", "constrain", "relations", "objective", "plugins", "methods", "recipes", "measure",
+    "checkpoint", "result", "rundir", "loggers", "health", "train", "adaptation", "sharding", "evaluation",
+    "inference", "exporting", "reporting", "comparison", "listing", "commands", "cli", "__main__",
 ]  # fmt: skip
 FILES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))
 

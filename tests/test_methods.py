@@ -23,7 +23,7 @@ def test_align_plus_constrain_is_the_published_loss(name, seed):
     loops, options = reference.LOSSES[name]
     fields = draw_fields(batch=5, dim=3, seed=10 * seed)
     needs = parse(name).build(**options).needs
-    moving = [key for key in ("z", "p", "scores", "prototypes", "maps") if key in needs]
+    moving = [key for key in ("z", "r", "p", "scores", "prototypes", "maps") if key in needs]
     inputs = [fields[key] for key in moving]
 
     def ours(*tensors):
@@ -120,7 +120,8 @@ def test_the_order_of_images_and_of_views_does_not_matter(spec, reading):
 def test_an_objective_reads_exactly_the_fields_it_needs(spec):
     objective, fields = parse(spec).build(), draw_fields()
     assert objective.needs <= set(GIVEN)
-    assert ("prior" in objective.needs) == spec.endswith(("lpm", "adc"))
+    of_prior = spec.endswith(("lpm", "adc")) or spec.startswith(("xsample", "distil"))
+    assert ("prior" in objective.needs) == of_prior
     objective(Embeddings(**{name: fields[name] for name in objective.needs}))
     for missing in objective.needs - {"z"}:
         with pytest.raises(ValueError, match=f"'{missing}'"):
@@ -223,7 +224,7 @@ def test_state_survives_a_checkpoint(spec):
     torch.testing.assert_close(other(batches[2]).log(), one(batches[2]).log(), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", ["moco", "ressl", "corinfomax", "wmse", "pcl"])
+@pytest.mark.parametrize("name", ["moco", "ressl", "corinfomax", "wmse", "pcl", "distil"])
 def test_state_matters(name):
     """The loss of a batch depends on the batch before it: a memory without content would pass the test above."""
     batch, other = (Embeddings(**draw_fields(batch=12, dim=4, seed=seed)) for seed in (0, 20))
@@ -239,7 +240,8 @@ def test_more_views_work(name):
         fields["teacher"] = fields["teacher"][:2]  # of the full views
     objective = parse(name).build(**reference.SMALL.get(name, {}))
     z = fields["z"].requires_grad_()
-    fields["p"], fields["scores"] = fields["p"] + z, fields["scores"] + z.sum(2, keepdim=True) * draw(3)
+    fields["p"], fields["r"] = fields["p"] + z, fields["r"] + z[..., :3]
+    fields["scores"] = fields["scores"] + z.sum(2, keepdim=True) * draw(3)
     objective(Embeddings(**fields)).total.backward()
     assert (z.grad.abs().flatten(1).sum(1) > 0)[:3].all()  # the last view of ressl is a target only
 

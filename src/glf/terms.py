@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar, Literal
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from glf.types import FIELDS, Embeddings, Scalar
@@ -76,6 +77,27 @@ class Tempered(Term):
     def __init__(self, temperature: float = 0.2) -> None:
         super().__init__()
         self.temperature = temperature
+
+
+class Banked(Term):
+    """Base class of terms that may compare with a bank: the prior's features of many images (``set_bank``)."""
+
+    bank: Tensor | None
+    bank_indices: Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("bank", None, persistent=False)
+        self.register_buffer("bank_indices", None, persistent=False)
+
+    @property
+    def reads_bank(self) -> bool:
+        """Whether this term, as it is configured, needs the bank."""
+        raise NotImplementedError(f"{type(self).__name__} has no reads_bank")
+
+    def set_bank(self, prior: Float[Tensor, "entry width"], indices: Int[Tensor, " entry"]) -> None:
+        """Set the prior's features of the bank's images, and the positions of these images in the data set."""
+        self.bank, self.bank_indices = prior, indices
 
 
 class Sum(Term):

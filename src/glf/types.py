@@ -50,7 +50,7 @@ class Embeddings:
     indices: Int[Tensor, " batch"] | None = None  # positions in the data set
     prior: Float[Tensor, "batch prior"] | None = None  # features of the prior, a frozen reference encoder
     prototypes: Float[Tensor, "prototype dim"] | None = None  # parameters, unit vectors
-    queue: Float[Tensor, "full entry dim"] | None = None  # entries of a method's memory; added by FromQueue
+    queue: Float[Tensor, "queued entry key"] | None = None  # entries of a method's memory; added by FromQueue
     codes: Float[Tensor, "full batch prototype"] | None = None  # soft assignments to prototypes; added by Codes
     _cache: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 

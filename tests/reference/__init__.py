@@ -8,4 +8,5 @@ from reference.adc import *  # noqa: F403
 from reference.compare import *  # noqa: F403
 from reference.losses import *  # noqa: F403
 from reference.methods import *  # noqa: F403
+from reference.relations import *  # noqa: F403
 from reference.terms import *  # noqa: F403

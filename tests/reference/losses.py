@@ -8,6 +8,7 @@ from torch import Tensor
 from glf.nn.memory import Queue
 from glf.similarity import cell_centres
 from reference import methods as m
+from reference import relations
 from reference.terms import cosine
 
 Fields = dict[str, Tensor]  # of Embeddings
@@ -35,6 +36,12 @@ def _vicregl(f: Fields) -> Tensor:
     return m.vicregl(f["z"], f["maps"], where, 0.75, 3, 2)
 
 
+def _distil(f: Fields) -> Tensor:
+    """The queue has this batch already, the newest first."""
+    queue = torch.cat((f["prior"], Queue(16)(f["prior"].unsqueeze(0))[0]))[:16]
+    return relations.distil(f["r"], f["prior"], queue, 0.07)
+
+
 LOSSES: dict[str, tuple[Callable[[Fields], Tensor], dict[str, float]]] = {
     "align": (_align, {}),
     "simclr": (lambda f: m.nt_xent(*f["z"], 0.2), {}),
@@ -58,6 +65,9 @@ LOSSES: dict[str, tuple[Callable[[Fields], Tensor], dict[str, float]]] = {
         {"polarisation": 3.0},
     ),
     "metaug": (_metaug, {"generated": 0.5}),
+    "tsimclr": (lambda f: relations.t_simclr(f["z"], 8.0, 5.0), {}),
+    "xsample": (lambda f: relations.x_sample(f["z"], f["prior"], 0.1, 0.1), {}),
+    "distil": (_distil, {"queue": 16}),
     "supcon": (lambda f: m.supcon(f["z"], f["target"], 0.1), {}),
     "supervised": (lambda f: m.supervised(f["scores"], f["target"]), {}),
 }
@@ -68,6 +78,7 @@ SMALL: dict[str, dict[str, float]] = {
     "moco": {"queue": 9},
     "ressl": {"queue": 9},
     "pcl": {"queue": 9, "clusters": 2},
+    "distil": {"queue": 20},
     "wmse": {"size": 6},
     "swav": {"queue": 9, "queue_epoch": 0},
 }

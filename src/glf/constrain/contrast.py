@@ -130,17 +130,24 @@ class Polarisation(Term):
 
 
 class FromQueue(EmbeddingTransform):
-    """Adds a queue of the EMA teacher's outputs of earlier batches."""
+    """Adds a queue of earlier batches: of the EMA teacher's outputs, or of the field ``of``.
 
-    formula = "queue of the teacher's earlier outputs"
+    With ``current``, this batch is in it already.
+    """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, of: str = "teacher", *, current: bool = False) -> None:
         super().__init__()
-        self.size = size
+        self.size, self.of, self.current = size, of, current
+        self.formula = f"queue of the {of}'s {'latest' if current else 'earlier'} outputs"  # type: ignore[misc]
         self.memory = Queue(size)
 
     def forward(self, e: Embeddings) -> Embeddings:
-        return replace(e, queue=self.memory(e.require("teacher")))
+        keys = e.require(self.of)
+        keys = keys.unsqueeze(0) if keys.ndim == 2 else keys
+        queue = self.memory(keys)
+        if self.current:
+            queue = torch.cat((F.normalize(keys.detach(), dim=2), queue), 1)[:, : self.size]
+        return replace(e, queue=queue)
 
 
 def queue_partition(

@@ -9,6 +9,7 @@ from glf.constrain.metaug import UnifiedPartition
 from glf.nn.heads import Heads
 from glf.nn.memory import Clusters
 from glf.objective import Method, Objective
+from glf.relations import Attract, CosineSoftmax, OtherView, Relate, RowPartition, StudentT
 
 
 def simclr(temperature: float) -> Objective:
@@ -59,6 +60,19 @@ def metaug(sharpness: float, generated: float, step: float) -> Objective:
     )
 
 
+def tsimclr(temperature: float, df: float) -> Objective:
+    kernel = StudentT(space="raw", scale=1 / temperature, dim=1.0, rho=df, t_scale="scale")
+    relation = Relate(OtherView(), kernel, among="views")
+    return Objective(align=Attract(relation), constrain=RowPartition(relation))
+
+
+def xsample(temperature: float, prior_temperature: float, share: float) -> Objective:
+    of_prior = CosineSoftmax("prior", temperature=prior_temperature)
+    target = share * of_prior + (1 - share) * OtherView() if share < 1 else of_prior
+    relation = Relate(target, CosineSoftmax(temperature=temperature), among="views")
+    return Objective(align=Attract(relation), constrain=RowPartition(relation))
+
+
 _TEACHER = "EMA teacher without gradient"
 # fmt: off
 TABLE = [
@@ -97,5 +111,12 @@ TABLE = [
            options={"sharpness": 16.0, "generated": 1e-5, "step": 1.0},
            heads=Heads(projector=(512, 128), generator=(128,)),
            architecture="feature generator trained by a look-ahead (meta) gradient", scale=1.5),
+    Method(name="tsimclr", title="t-SimCLR", objective=tsimclr,
+           paper="Hu et al. 2023, Your Contrastive Learning Is Secretly Doing Stochastic Neighbor Embedding",
+           options={"temperature": 8.0, "df": 5.0}, heads=Heads(projector=(512, 128)), scale=1.8),
+    Method(name="xsample", title="X-Sample", objective=xsample,
+           paper="Sobal et al. 2024, X-Sample Contrastive Loss",
+           options={"temperature": 0.1, "prior_temperature": 0.1, "share": 1.0}, heads=Heads(projector=(512, 128)),
+           scale=1.4, unverified="temperatures and the anchor's other view in the target (from the paper; no code was compared)"),
 ]
 # fmt: on

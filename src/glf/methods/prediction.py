@@ -7,6 +7,7 @@ from glf.constrain.logdet import CodingLength
 from glf.constrain.sinkhorn import Codes
 from glf.nn.heads import Heads
 from glf.objective import Method, Objective
+from glf.relations import Attract, CosineSoftmax, Relate, RowPartition
 
 
 def simsiam() -> Objective:
@@ -29,6 +30,12 @@ def ressl(temperature: float, sharp: float, queue: int) -> Objective:
 
 def mec(distortion: float, order: int, warmup: float) -> Objective:
     return Objective(align=PredictTeacherCosine(), constrain=CodingLength(distortion, order, warmup))
+
+
+def distil(temperature: float, queue: int) -> Objective:
+    of_prior, of_network = (CosineSoftmax(field, temperature=temperature) for field in ("prior", "r"))
+    relation = Relate(of_prior, of_network, among="queue")
+    return Objective(Attract(relation), RowPartition(relation), transforms=[K.FromQueue(queue, "prior", current=True)])
 
 
 _TEACHER = "EMA teacher without gradient"
@@ -57,5 +64,9 @@ TABLE = [
            options={"distortion": 64.0, "order": 4, "warmup": 10.0},
            heads=Heads(projector=(512, 512), last_norm=True, predictor=(128,)), ema_momentum=(0.99, 1.0), scale=0.1,
            architecture=f"{_TEACHER}; predictor, batch normalisation of z"),
+    Method(name="distil", title="Distillation", objective=distil,
+           paper="Fang et al. 2021, SEED: Self-Supervised Distillation for Visual Representation",
+           options={"temperature": 0.07, "queue": 4096}, heads=Heads(projector=()), scale=5.0,
+           architecture="a linear head on the backbone's features, as wide as the prior's"),
 ]
 # fmt: on

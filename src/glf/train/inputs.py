@@ -9,7 +9,6 @@ import torch
 from torch.utils.data import DataLoader
 
 from glf.config.training import ResolvedPretrainConfig
-from glf.constrain.adc import LPM
 from glf.data import sources
 from glf.data.batches import EpochBatches, describe_storage, image_loader, worker_count
 from glf.data.images import ImageSet, split_held_out
@@ -19,6 +18,7 @@ from glf.device import torch_device
 from glf.nn.prior import prior_features
 from glf.objective import Objective
 from glf.runfiles import SKIPPED
+from glf.terms import Banked
 from glf.train.resolve import Resolved, holds_out
 from glf.types import Batch
 
@@ -92,9 +92,9 @@ class ImageInputs(Inputs):
         self.prior_width = self.prior.shape[1]
 
     def fill_bank(self, objective: Objective) -> None:
-        """Give LPM the prior's features of the training images, or of a sample of them, if it compares with a bank."""
+        """Give terms with a bank the prior's features of the training images, or of a sample of them."""
         for term in objective.modules():
-            if isinstance(term, LPM) and term.at == "bank":
+            if isinstance(term, Banked) and term.reads_bank:
                 assert self.prior is not None, "the term needs it"
                 rows = np.sort(np.random.default_rng(self.config.seed).permutation(self.train)[:BANK])
                 term.set_bank(torch.from_numpy(np.array(self.prior[rows])), torch.from_numpy(rows))

@@ -11,7 +11,7 @@ from glf.config.base import nearest, options_of
 from glf.constrain.adc.equations import class_mass, dcm, lpm, outlier_weight
 from glf.constrain.adc.neighbours import NeighbourDistributions, entropy
 from glf.similarity import off_diagonal
-from glf.terms import Sum, Term
+from glf.terms import Banked, Sum, Term
 from glf.types import Embeddings, Scalar
 
 LPM_NEEDS: dict[str, frozenset[str]] = {
@@ -103,7 +103,7 @@ class DCM(Term):
         return {"cal": class_mass(log_cal, same), "dat": class_mass(log_dat, same)}
 
 
-class LPM(Term):
+class LPM(Banked):
     """Local preservation: neighbours in the prior's feature space stay neighbours.
 
     ``at`` says whose rows are compared with the prior's: ``z``, among the images of the batch; ``h``, a linear head on
@@ -113,8 +113,6 @@ class LPM(Term):
 
     name, role, formula = "lpm", "constrain", "-sum_j P_prior(j) log P_t(j)"
     reads_raw = True
-    bank: Tensor | None
-    bank_indices: Tensor | None
 
     def __init__(self, *, neighbours: NeighbourDistributions | None = None, at: LpmAt = "z") -> None:
         super().__init__()
@@ -124,12 +122,10 @@ class LPM(Term):
         if at == "bank" and self.neighbours.reading == "paper":
             raise ValueError("reading='paper' has no bank: the paper compares the images of a batch")
         self.needs = LPM_NEEDS[at]
-        self.register_buffer("bank", None, persistent=False)
-        self.register_buffer("bank_indices", None, persistent=False)
 
-    def set_bank(self, prior: Float[Tensor, "entry width"], indices: Int[Tensor, " entry"]) -> None:
-        """Set the prior's features of the bank's images, and the positions of these images in the data set."""
-        self.bank, self.bank_indices = prior, indices
+    @property
+    def reads_bank(self) -> bool:
+        return self.at == "bank"
 
     def forward(self, e: Embeddings) -> Scalar:
         e.require("prior")
