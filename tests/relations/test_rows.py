@@ -19,6 +19,7 @@ from glf.relations import (
     StudentT,
     Uniform,
 )
+from glf.relations.rows import Place
 from glf.types import Embeddings
 from reference import draw, draw_fields
 
@@ -139,6 +140,16 @@ def test_mixtures_and_products():
         found = Relate(target, rows)(Embeddings(**FIELDS))
         torch.testing.assert_close(found, reference.relate(expected * 2, of_batch(kernel, FIELDS["z"])))
     assert str(0.75 * p + 0.25 * OtherView()) == "0.75 CosineSoftmax(of=prior, temperature=0.5) + 0.25 OtherView()"
+
+
+def test_a_part_without_entries_leaves_the_others():
+    """Only the first two images have another one of their class; the target of the others is the rest of the mixture."""
+    target, e = torch.tensor([0, 0, 1, 2, 3, 4]), Embeddings(**{**FIELDS, "target": torch.tensor([0, 0, 1, 2, 3, 4])})
+    log_p = (0.5 * Labels() + 0.5 * Uniform()).log_p(e, Place("batch"))
+    torch.testing.assert_close(log_p.exp().sum(1), torch.ones(N, dtype=torch.float64))
+    assert log_p.exp()[2:].max() == pytest.approx(1 / (N - 1))
+    assert log_p.exp()[0, 1] == pytest.approx(0.5 + 0.5 / (N - 1))
+    assert Labels().log_p(Embeddings(**{**FIELDS, "target": target}), Place("batch")).exp()[2:].sum() == 0
 
 
 def test_attract_and_partition_are_kl_and_the_entropy():

@@ -92,7 +92,9 @@ class Mixture(Rows):
     def log_p(self, e: Embeddings, place: Place, bank: Bank | None = None) -> LogRows:
         total = sum(weight for weight, _ in self.parts)
         logs = [part.log_p(e, place, bank) + math.log(weight / total) for weight, part in self.parts if weight]
-        return torch.stack(logs).logsumexp(0).clamp_min(LOG_ZERO)
+        mixed = torch.stack(logs).logsumexp(0)
+        mass = mixed.logsumexp(1, keepdim=True)  # below one if a part has no entries for an anchor
+        return torch.where(mass > LOG_ZERO / 2, mixed - mass, mixed).clamp_min(LOG_ZERO)
 
 
 @dataclass(frozen=True)
