@@ -143,7 +143,7 @@ def test_mixtures_and_products():
 
 
 def test_a_part_without_entries_leaves_the_others():
-    """Only the first two images have another one of their class; the target of the others is the rest of the mixture."""
+    """Only the first two images have another one of their class; the others have the rest of the mixture."""
     target, e = torch.tensor([0, 0, 1, 2, 3, 4]), Embeddings(**{**FIELDS, "target": torch.tensor([0, 0, 1, 2, 3, 4])})
     log_p = (0.5 * Labels() + 0.5 * Uniform()).log_p(e, Place("batch"))
     torch.testing.assert_close(log_p.exp().sum(1), torch.ones(N, dtype=torch.float64))

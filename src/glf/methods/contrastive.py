@@ -117,6 +117,7 @@ TABLE = [
     Method(name="xsample", title="X-Sample", objective=xsample,
            paper="Sobal et al. 2024, X-Sample Contrastive Loss",
            options={"temperature": 0.1, "prior_temperature": 0.1, "share": 1.0}, heads=Heads(projector=(512, 128)),
-           scale=1.4, unverified="temperatures and the anchor's other view in the target (from the paper; no code was compared)"),
+           unverified="temperatures and the anchor's other view in the target (from the paper; no code was compared)",
+           scale=1.4),
 ]
 # fmt: on

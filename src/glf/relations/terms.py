@@ -19,8 +19,8 @@ class Relate(Banked):
 
     ``divergence`` is ``kl``, ``reverse``, ``js`` or ``tv`` (divergences.py); ``among`` names the entries (rows.py).
     With ``across``, the target comes from another view than the rows; ``target_view`` then chooses one view for all
-    targets. The mean over views that both have, or over pairs of views. The KL form is ``Attract`` plus ``RowPartition``, minus the target's
-    entropy.
+    targets. The mean over the views that both have, or over pairs of views. The KL form is ``Attract`` plus
+    ``RowPartition``, minus the target's entropy.
 
     Reference: Alshammari et al. 2025 (I-Con), Eq. 1.
 
