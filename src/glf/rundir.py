@@ -13,6 +13,7 @@ from glf.data.shards.fetch import is_command
 from glf.data.source import Skipped
 from glf.distributed import launched_rank
 from glf.files import exclusive_lock, is_page, is_partial, lock_owner, lock_path, printable, remove_leftovers
+from glf.plugins import digest
 from glf.result import write_file
 from glf.runfiles import CHECKPOINTS, CONFIG, LAST, LOCK, PAGE, SKIPPED, WRITTEN, WRITTEN_BELOW
 
@@ -175,10 +176,11 @@ def _resumed(config: PretrainConfig, out: Path) -> ResolvedPretrainConfig:
     if isinstance(saved, AdaptConfig) != isinstance(config, AdaptConfig):
         command = "adapt" if isinstance(saved, AdaptConfig) else "pretrain"
         raise ValueError(f"{out} is a run of glf {command}: continue it with glf {command} --resume --out {out}")
-    if other := set(config.plugin) - set(saved.plugin):
+    known = {digest(one) for one in saved.plugin}
+    if other := [one for one in config.plugin if digest(one) not in known]:
         was = ", ".join(map(printable, saved.plugin)) or "none"
         raise ValueError(
-            f"the plug-in {printable(min(other))} is not the one that {out} was started with ({was}):"
+            f"the plug-in {printable(other[0])} is not the one that {out} was started with ({was}):"
             " restore the file, or start another run"
         )
     default = type(config)()

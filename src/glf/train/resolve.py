@@ -48,9 +48,8 @@ def resolve(config: PretrainConfig) -> Resolved:
     """
     config = rundir.resolve_directory(replace(config, plugin=plugins.pin(config.plugin)))
     check_installed(config.logger)
+    config = apply_recipe(methods.with_plugins(config))
     method = methods.method_of(config)
-    config = replace(config, plugin=tuple(dict.fromkeys((*config.plugin, *methods.plugins_of(config.method)))))
-    config = apply_recipe(config)
     objective = method.build(**config.options)
     _check_memory(config)
     source, shards, choices, hint = None, None, list[Choice](), None
