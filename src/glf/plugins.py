@@ -77,7 +77,7 @@ def load(pinned: Iterable[str]) -> None:
         name, recorded = _split(one)
         if not recorded:
             raise ValueError(f"the plug-in {printable(one)} is recorded without the hash of its file: train again")
-        plugin = _recorded_file(name, recorded) if _is_file(name) else _present(name)
+        plugin = _recorded_file(name, recorded) if _is_file(name) else _present(name, ", which this run needs")
         if recorded != plugin.sha256:
             raise _changed(plugin, recorded)
         _execute(plugin)
@@ -103,7 +103,7 @@ def _is_file(name: str) -> bool:
     return name.endswith(".py")
 
 
-def _present(name: str) -> Plugin:
+def _present(name: str, why: str = "; the name of a file ends in .py") -> Plugin:
     """The plug-in of this name as it is now: a file, by its absolute path, or an entry point."""
     if _is_file(name):
         path = Path(name).expanduser().absolute()
@@ -113,10 +113,7 @@ def _present(name: str) -> Plugin:
     entry = _installed().get(name)
     if entry is None:
         known = ", ".join(_installed()) or "none"
-        raise ValueError(
-            f"no installed package has a plug-in {printable(name)!r} (installed: {known}), and the name of a file"
-            " ends in .py"
-        )
+        raise ValueError(f"no installed package has a plug-in {printable(name)!r} (installed: {known}){why}")
     return Plugin(name, _hash_of(_source_of(entry)))
 
 
@@ -144,9 +141,11 @@ def _hash_of(path: Path) -> str:
 
 
 def _changed(plugin: Plugin, recorded: str) -> ValueError:
+    copy = "name an unchanged copy (glf methods --plugin FILE)"
+    advice = copy if _is_file(plugin.name) else "install its package as it was"
     return ValueError(
         f"the plug-in {printable(plugin.name)} has changed: its SHA-256 was {recorded[:12]}…, and is"
-        f" {plugin.sha256[:12]}… now. Restore it, or name an unchanged copy (glf methods --plugin FILE), or train again"
+        f" {plugin.sha256[:12]}… now. Restore it, or {advice}, or train again"
     )
 
 

@@ -25,7 +25,7 @@ from glf.types import GIVEN
 _FAMILIES = (contrastive, prediction, decorrelation, supervision)
 METHODS: dict[str, Method] = {method.name: method for family in _FAMILIES for method in family.TABLE}
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_origins: dict[str, plugins.Plugin | None] = {}  # of what was registered
+origins: dict[str, plugins.Plugin | None] = {}  # where what was registered comes from, by its name
 Entry = TypeVar("Entry", Method, Constraint)
 C = TypeVar("C", bound=PretrainConfig)
 
@@ -71,12 +71,12 @@ def _register(table: dict[str, Entry], entry: Entry) -> Entry:
         raise ValueError(f"{entry.name!r} cannot be a name: use small letters, digits and underscores")
     origin = plugins.registering()
     if entry.name in (METHODS | CONSTRAINTS):
-        before = _origins.get(entry.name)
-        replaces = entry.name in table and entry.name in _origins
-        if not replaces or (before and before.name) != (origin and origin.name):
+        before = origins.get(entry.name)
+        same = before == origin or (before and origin and set(before) & set(origin))  # file, or content
+        if not same or entry.name not in origins or entry.name not in table:
             where = f" from the plug-in {printable(before.name)}" if before else ""
             raise ValueError(f"there is a method or constraint {entry.name!r} already{where}: choose another name")
-    table[entry.name], _origins[entry.name] = entry, origin
+    table[entry.name], origins[entry.name] = entry, origin
     return entry
 
 
@@ -89,7 +89,7 @@ def method_of(config: PretrainConfig) -> Method:
 def with_plugins(config: C) -> C:
     """The config with all plug-ins that its method and constraints come from, besides those that it records."""
     method_of(config)
-    found = [_origins.get(name) for name in _names(config.method)]
+    found = [origins.get(name) for name in _names(config.method)]
     recorded = {plugins.digest(one) for one in config.plugin}
     more = [str(plugin) for plugin in found if plugin is not None and plugin.sha256 not in recorded]
     return replace(config, plugin=(*config.plugin, *dict.fromkeys(more)))
