@@ -110,7 +110,7 @@ def test_another_plugin_cannot_continue_a_run(project: Path) -> None:
     (project / "other.py").write_text(constraint("norm"))
     line = refused("pretrain", "--resume", "--out", "run", "--plugin", "other.py", cwd=project)
     assert "other.py" in line
-    assert "is not the one that run was started with" in line
+    assert "is not the one that the run was started with" in line
 
 
 def test_a_run_from_elsewhere_executes_nothing(project: Path) -> None:

@@ -71,6 +71,18 @@ def digest(pinned: str) -> str:
     return _split(pinned)[1]
 
 
+def check_recorded(named: Iterable[str], recorded: Iterable[str]) -> None:
+    """Refuse what a user names on --resume if it is not what the run was started with; the content counts."""
+    known = {digest(one): one for one in recorded}
+    for one in named:
+        if digest(one) not in known:
+            was = ", ".join(map(printable, known.values())) or "none"
+            raise ValueError(
+                f"the plug-in {printable(one)} is not the one that the run was started with ({was}): restore the file,"
+                " or start another run"
+            )
+
+
 def load(pinned: Iterable[str]) -> None:
     """Execute plug-ins as recorded, unless this process has; say what is missing, has changed, or is not allowed."""
     for one in pinned:

@@ -46,7 +46,9 @@ def resolve(config: PretrainConfig) -> Resolved:
     An explicit option wins over the recipe, the recipe over automatic defaults, and those over fixed defaults. On
     --resume the saved config is used.
     """
-    config = rundir.resolve_directory(replace(config, plugin=plugins.pin(config.plugin)))
+    named = plugins.pin(config.plugin)
+    config = rundir.resolve_directory(replace(config, plugin=named))
+    plugins.check_recorded(named, config.plugin)
     check_installed(config.logger)
     config = apply_recipe(methods.with_plugins(config))
     method = methods.method_of(config)
