@@ -46,9 +46,9 @@ def resolve(config: PretrainConfig) -> Resolved:
     An explicit option wins over the recipe, the recipe over automatic defaults, and those over fixed defaults. On
     --resume the saved config is used.
     """
-    named = plugins.pin(config.plugin)
-    config = rundir.resolve_directory(replace(config, plugin=named))
-    plugins.check_recorded(named, config.plugin)
+    pinned = plugins.pin(config.plugin)
+    config = rundir.resolve_directory(replace(config, plugin=pinned))
+    plugins.check_recorded(pinned, config.plugin)
     check_installed(config.logger)
     config = apply_recipe(methods.with_plugins(config))
     method = methods.method_of(config)
