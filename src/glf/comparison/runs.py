@@ -99,7 +99,8 @@ def _key_fields(config: Any, ignored: Set[str] = frozenset()) -> dict[str, Any]:
     for field in fields(config):
         value = getattr(config, field.name)
         value = _key_fields(value) if is_dataclass(value) else _comparable(field.name, value)
-        unset = value is None or value in ({}, (), []) or (value is False and field.default is False)
+        new = field.name == "plugin"  # newer than the stored runs, whose keys contain other empty lists
+        unset = value is None or value == {} or (new and not value) or (value is False and field.default is False)
         if field.name not in ignored and not unset:
             found[field.name] = value
     return found
