@@ -35,6 +35,7 @@ MODULES: dict[str, tuple[float, float, str, str]] = {
     "sharding": (0, 2, "use", ""),
     "similarity": (1, 2, "loss", "pairs of embeddings"),
     "objective": (2, 2, "loss", "Embeddings → Loss"),
+    "plugins": (3, 3, "loss", "code that adds methods"),
     "align": (0.5, 3, "loss", "aligning terms"),
     "constrain": (1.5, 3, "loss", "constraints, ADC"),
     "recipes": (0, 4, "loss", "hyperparameters"),

@@ -49,7 +49,7 @@ def test_the_table_of_methods_follows_from_the_stored_results() -> None:
     """A method without results is not an error: the page says "not run yet"."""
     found = json.loads((BENCHMARKS / "results" / "all_methods.json").read_text())
     measured = all_methods.rows(found)
-    assert all_methods.page(found) in (BENCHMARKS / "RESULTS.md").read_text()
+    assert all_methods.page(found) in (BENCHMARKS / "RESULTS.md").read_text(), "python benchmarks/pages.py"
     assert measured.keys() <= {*all_methods.REFERENCES, *all_methods.SPECS}, "a method no longer exists"
     reference = max(mean(row["knn5"] for row in measured[name]) for name in all_methods.REFERENCES)
     below = {name for name in measured if mean(row["knn5"] for row in measured[name]) < reference}

@@ -8,7 +8,8 @@ import pytest
 
 import forked
 
-ELSEWHERE = {"embed_with_ray"}  # a slow test of its own: tests/inference/test_ray.py
+# Tests of their own: tests/inference/test_ray.py, which is slow, and tests/test_plugin_runs.py.
+ELSEWHERE = {"embed_with_ray", "own_terms"}
 EXAMPLES = sorted(
     path for path in (Path(__file__).parent.parent / "examples").glob("*.py") if path.stem not in ELSEWHERE
 )

@@ -79,7 +79,7 @@ def test_pcl_with_clusters():
         return objective(Embeddings(z=z, teacher=fields["teacher"], indices=fields["indices"])).total
 
     def theirs(z):
-        instances = reference.moco(z, fields["teacher"], queue(fields), 0.2)
+        instances = reference.moco(z, fields["teacher"], reference.filled_queue(fields), 0.2)
         return instances + reference.pcl(z, fields["indices"], centres, phi, memory.assigned)
 
     reference.same(ours, theirs, fields["z"])

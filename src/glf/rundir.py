@@ -12,7 +12,7 @@ from glf.config.training import AdaptConfig, PretrainConfig, ResolvedPretrainCon
 from glf.data.shards.fetch import is_command
 from glf.data.source import Skipped
 from glf.distributed import launched_rank
-from glf.files import exclusive_lock, is_page, is_partial, lock_owner, lock_path, printable, remove_leftovers
+from glf.files import exclusive_lock, is_page, is_partial, lock_owner, lock_path, remove_leftovers
 from glf.result import write_file
 from glf.runfiles import CHECKPOINTS, CONFIG, LAST, LOCK, PAGE, SKIPPED, WRITTEN, WRITTEN_BELOW
 
@@ -175,15 +175,9 @@ def _resumed(config: PretrainConfig, out: Path) -> ResolvedPretrainConfig:
     if isinstance(saved, AdaptConfig) != isinstance(config, AdaptConfig):
         command = "adapt" if isinstance(saved, AdaptConfig) else "pretrain"
         raise ValueError(f"{out} is a run of glf {command}: continue it with glf {command} --resume --out {out}")
-    if other := set(config.plugin) - set(saved.plugin):
-        was = ", ".join(map(printable, saved.plugin)) or "none"
-        raise ValueError(
-            f"the plug-in {printable(min(other))} is not the one that {out} was started with ({was}):"
-            " restore the file, or start another run"
-        )
     default = type(config)()
     for field in fields(default):
-        if field.name == "plugin":
+        if field.name == "plugin":  # the content counts, not the path: plugins.check_recorded
             continue
         given, kept = getattr(config, field.name), getattr(saved, field.name)
         if field.name not in RESUMABLE_FIELDS and given not in (kept, getattr(default, field.name)):

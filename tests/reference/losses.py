@@ -14,8 +14,8 @@ from reference.terms import cosine
 Fields = dict[str, Tensor]  # of Embeddings
 
 
-def _queue(f: Fields) -> Tensor:
-    """The initial entries of a queue."""
+def filled_queue(f: Fields) -> Tensor:
+    """The entries of a queue of 16 before the first step."""
     return Queue(16)(f["teacher"])
 
 
@@ -45,13 +45,13 @@ def _distil(f: Fields) -> Tensor:
 LOSSES: dict[str, tuple[Callable[[Fields], Tensor], dict[str, float]]] = {
     "align": (_align, {}),
     "simclr": (lambda f: m.nt_xent(*f["z"], 0.2), {}),
-    "moco": (lambda f: m.moco(f["z"], f["teacher"].detach(), _queue(f), 0.2), {"queue": 16}),
+    "moco": (lambda f: m.moco(f["z"], f["teacher"].detach(), filled_queue(f), 0.2), {"queue": 16}),
     "simsiam": (lambda f: m.simsiam(f["p"], f["z"].detach()), {}),
     "byol": (lambda f: m.byol(f["p"], f["teacher"].detach()), {}),
     "barlow_twins": (lambda f: m.barlow_twins(*f["z"], 0.0051), {}),
     "swav": (lambda f: m.swav(f["z"], f["prototypes"], 0.1, 0.05, 3), {}),
     "wmse": (lambda f: m.wmse(f["z"]), {}),
-    "ressl": (lambda f: m.ressl(f["z"], f["teacher"].detach(), _queue(f), 0.1, 0.04), {"queue": 16}),
+    "ressl": (lambda f: m.ressl(f["z"], f["teacher"].detach(), filled_queue(f), 0.1, 0.04), {"queue": 16}),
     "mec": (lambda f: m.mec(f["p"], f["teacher"].detach(), 2.0, 4), {"distortion": 2.0, "warmup": 0}),
     "vicreg": (lambda f: m.vicreg(*f["z"], 25.0, 25.0, 1.0), {}),
     "vicregl": (_vicregl, {"first": 3, "second": 2}),
@@ -59,7 +59,7 @@ LOSSES: dict[str, tuple[Callable[[Fields], Tensor], dict[str, float]]] = {
     "relicv2": (lambda f: m.relicv2(f["z"], f["teacher"].detach(), 0.2, 1.0), {}),
     "dcl": (lambda f: m.debiased(*f["z"], 0.5, 0.1), {}),
     "hcl": (lambda f: m.debiased(*f["z"], 0.5, 0.1, 1.0), {}),
-    "pcl": (lambda f: m.moco(f["z"], f["teacher"].detach(), _queue(f), 0.2), {"queue": 16, "clusters": 2}),
+    "pcl": (lambda f: m.moco(f["z"], f["teacher"].detach(), filled_queue(f), 0.2), {"queue": 16, "clusters": 2}),
     "lmcl": (
         lambda f: m.nt_xent(*f["z"], 0.2) + 3 * m.polarisation([*f["z"][0], *f["z"][1]], 0.1, 0.5),
         {"polarisation": 3.0},

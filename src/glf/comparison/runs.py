@@ -73,7 +73,12 @@ def _ignored(config: ResolvedPretrainConfig) -> Set[str]:
 
 def _differing(one: Any, other: Any, ignored: Set[str]) -> list[str]:
     names = [field.name for field in fields(one) if field.name not in ignored]
-    return [name for name in names if getattr(one, name) != getattr(other, name)]
+    return [name for name in names if _comparable(name, getattr(one, name)) != _comparable(name, getattr(other, name))]
+
+
+def _comparable(name: str, value: Any) -> Any:
+    """The value of a field, for comparisons: the same file elsewhere is the same plug-in."""
+    return sorted(plugins.digest(one) for one in value) if name == "plugin" else value
 
 
 def run_key(training: ResolvedPretrainConfig, evaluation: EvaluateConfig) -> str:
@@ -93,10 +98,9 @@ def _key_fields(config: Any, ignored: Set[str] = frozenset()) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for field in fields(config):
         value = getattr(config, field.name)
-        value = _key_fields(value) if is_dataclass(value) else value
-        if field.name == "plugin":  # the same file elsewhere is the same plug-in
-            value = tuple(sorted(plugins.digest(one) for one in value))
-        unset = value is None or value in ({}, ()) or (value is False and field.default is False)
+        value = _key_fields(value) if is_dataclass(value) else _comparable(field.name, value)
+        new = field.name == "plugin"  # newer than the stored runs, whose keys contain other empty lists
+        unset = value is None or value == {} or (new and not value) or (value is False and field.default is False)
         if field.name not in ignored and not unset:
             found[field.name] = value
     return found

@@ -14,7 +14,7 @@ from glf.config.base import data_name, from_dict, groups, nearest, to_dict
 from glf.config.evaluation import CompareConfig, EvaluateConfig
 from glf.config.training import AdaptConfig, PretrainConfig, ResolvedPretrainConfig, config_type, with_defaults
 from glf.data.augment import policies
-from glf.methods import method_of
+from glf.methods import method_of, with_plugins
 from glf.recipes import apply_recipe
 
 if sys.version_info >= (3, 11):
@@ -130,7 +130,8 @@ class Study:
         values |= {**given, "method": method if constrain == "none" else f"{method}+{constrain}"}
         # Parsed as flags, so that a word where a number should be is refused with the command line's message.
         parsed = tyro.cli(kind, args=_flags(kind, values), config=(tyro.conf.OmitArgPrefixes,))
-        return apply_recipe(replace(parsed, recipe=recipe, auto=False, plugin=plugins.pin(parsed.plugin)))
+        pinned = replace(parsed, recipe=recipe, auto=False, plugin=plugins.pin(parsed.plugin))
+        return apply_recipe(with_plugins(pinned))
 
 
 def flags(config: PretrainConfig | EvaluateConfig) -> list[str]:
@@ -167,7 +168,9 @@ def _flags(kind: type[PretrainConfig] | type[EvaluateConfig], values: Settings) 
         elif isinstance(value, dict):
             found += [flag, *(str(part) for item in value.items() for part in item)]
         else:
-            found += [flag, *map(str, value if isinstance(value, list | tuple) else [value])]
+            texts = [str(one) for one in (value if isinstance(value, list | tuple) else [value])]
+            repeated = name == "plugin"
+            found += [word for text in texts for word in (flag, text)] if repeated else [flag, *texts]
     return found
 
 

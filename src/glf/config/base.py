@@ -7,8 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast, get_args
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast, get_args, get_type_hints
 
+import tyro
+
+# An option that is given several times: "--plugin a.py --plugin b.py". What follows a value is not taken for another.
+Repeated = tyro.conf.UseAppendAction[tuple[str, ...]]
 C = TypeVar("C")
 S = TypeVar("S")
 P = ParamSpec("P")
@@ -27,7 +31,8 @@ def from_dict(kind: type[C], values: Mapping[str, Any]) -> C:
     Traceback (most recent call last):
     ValueError: unknown configuration key 'epoch' - did you mean 'epochs'?
     """
-    known = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]
+    hints = get_type_hints(kind)
+    known = {f.name: hints[f.name] for f in fields(kind)}  # type: ignore[arg-type]
     inner = groups(kind)
     converted: dict[str, Any] = {}
     for name, value in values.items():
@@ -36,9 +41,11 @@ def from_dict(kind: type[C], values: Mapping[str, Any]) -> C:
         if name in inner and isinstance(value, Mapping):
             value = from_dict(type(inner[name]), {**to_dict(inner[name]), **value})
         elif isinstance(value, list | tuple):
-            value = tuple(_path_or_text(one, known[name].type) for one in value)
+            value = tuple(_path_or_text(one, known[name]) for one in value)
         else:
-            value = _path_or_text(value, known[name].type)
+            value = _path_or_text(value, known[name])
+            if isinstance(value, str | Path) and known[name] == tuple[str, ...]:  # one of several, from Python
+                value = (str(value),)
         converted[name] = value
     return kind(**converted)
 

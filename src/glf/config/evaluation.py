@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 import tyro
 
-from glf.config.base import nearest
+from glf.config.base import Repeated, nearest
 from glf.config.bounds import check_options
 
 PAPER_KNN_K = 5  # k of the paper's k-NN: Euclidean distance, majority vote
@@ -151,8 +151,8 @@ class CompareConfig:
     """Methods; default: simclr byol barlow_twins vicreg."""
     constrain: tuple[str, ...] | None = None
     """Constraints to add; the first is the baseline of the others. Default: none dcm lpm adc."""
-    plugin: tuple[str, ...] = ()
-    """Python files that add methods and constraints."""
+    plugin: Repeated = ()
+    """Python file that adds methods and constraints; may be repeated."""
     data: tuple[str, ...] | None = None
     """Names of data sets, or paths; default: the study's, or fashion-mini."""
     seeds: int | None = None
@@ -204,5 +204,5 @@ class MethodsConfig:
 
     name: tyro.conf.Positional[str | None] = None
     """A method."""
-    plugin: tuple[str, ...] = ()
-    """Python files that add methods and constraints."""
+    plugin: Repeated = ()
+    """Python file that adds methods and constraints; may be repeated."""

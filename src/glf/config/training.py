@@ -8,7 +8,7 @@ from typing import Any, Literal
 import tyro
 
 from glf.config.adc import AdcOptions
-from glf.config.base import nearest
+from glf.config.base import Repeated, nearest
 from glf.config.bounds import Bounds, check_options
 
 Optimizer = Literal["adamw", "sgd", "lars"]
@@ -33,8 +33,8 @@ class PretrainConfig:
     (docs/streams.md)."""
     method: str = "simclr+lpm"
     """Method, with or without an added constraint: simclr, byol+adc, vicreg+lpm (see `glf methods`)."""
-    plugin: tuple[str, ...] = ()
-    """Python files that add methods and constraints (docs/adding_a_term.md)."""
+    plugin: Repeated = ()
+    """Python file that adds methods and constraints (docs/adding_a_term.md); may be repeated."""
     recipe: str | None = None
     """Named hyperparameter preset: tiny, cifar, imagenet, ... Flags you pass override it (see `glf methods NAME`)."""
     auto: bool = True

@@ -7,7 +7,7 @@ epochs on fashion-mini).
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -15,21 +15,28 @@ from glf import plugins
 from glf.config.adc import AdcOptions
 from glf.config.base import nearest
 from glf.config.training import PretrainConfig
+from glf.files import printable
 from glf.methods import contrastive, decorrelation, prediction, supervision
 from glf.methods.constraints import CONSTRAINTS, Constraint, Options
 from glf.objective import Method, Objective
 from glf.terms import Term
+from glf.types import GIVEN
 
 _FAMILIES = (contrastive, prediction, decorrelation, supervision)
 METHODS: dict[str, Method] = {method.name: method for family in _FAMILIES for method in family.TABLE}
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_origins: dict[str, plugins.Plugin | None] = {}  # of what was registered
+origins: dict[str, plugins.Plugin | None] = {}  # where what was registered comes from, by its name
 Entry = TypeVar("Entry", Method, Constraint)
+C = TypeVar("C", bound=PretrainConfig)
 
 
 def register_method(method: Method) -> Method:
     """Add a method to the table: ``--method NAME``, ``parse("NAME")``. The same plug-in may replace its own."""
-    method.build()  # a mistake is found here, not in the middle of a run
+    if not isinstance(method, Method):
+        raise ValueError(f"register_method takes a glf.Method, not {method!r}")
+    objective = method.build()  # a mistake is found here, not in the middle of a run
+    for _, part in objective.parts:
+        _check(part)
     return _register(METHODS, method)
 
 
@@ -40,22 +47,36 @@ def register_constraint(name: str, build: Callable[..., Term], options: Options 
     defaults; ``--options NAME.OPTION VALUE`` sets one.
     """
     constraint = Constraint(name=name, build=build, options=dict(options or {}))
-    for _, part in constraint.term(AdcOptions(), {}).parts:
+    term = constraint.term(AdcOptions(), {})
+    if not isinstance(term, Term):
+        raise ValueError(f"{name} is built as {term!r}, which is not a glf.Term")
+    for _, part in term.parts:
+        _check(part)
         if part.role != "constrain":
             raise ValueError(f"{name} has the term {part.name}, whose role is {part.role!r}, not 'constrain'")
     return _register(CONSTRAINTS, constraint)
 
 
+def _check(term: Term) -> None:
+    """Refuse a term that lacks what is shown and saved of it, or that needs what there is not."""
+    for attribute in ("name", "role", "formula"):
+        if not isinstance(getattr(term, attribute, None), str):
+            raise ValueError(f"the term {type(term).__name__} has no {attribute}: a text of that name in its class")
+    if not isinstance(term.needs, Set) or term.needs - set(GIVEN):
+        raise ValueError(f"{term.name} needs {term.needs!r}, which is not a set of these: {', '.join(GIVEN)}")
+
+
 def _register(table: dict[str, Entry], entry: Entry) -> Entry:
     if not _NAME.fullmatch(entry.name) or entry.name == "none":
         raise ValueError(f"{entry.name!r} cannot be a name: use small letters, digits and underscores")
-    origin = plugins.current()
+    origin = plugins.registering()
     if entry.name in (METHODS | CONSTRAINTS):
-        before = _origins.get(entry.name)
-        replaces = entry.name in table and entry.name in _origins
-        if not replaces or (before and before.name) != (origin and origin.name):
-            raise ValueError(f"there is a method or constraint {entry.name!r} already: choose another name")
-    table[entry.name], _origins[entry.name] = entry, origin
+        before = origins.get(entry.name)
+        same = before == origin or (before and origin and set(before) & set(origin))  # file, or content
+        if not same or entry.name not in origins or entry.name not in table:
+            where = f" from the plug-in {printable(before.name)}" if before else ""
+            raise ValueError(f"there is a method or constraint {entry.name!r} already{where}: choose another name")
+    table[entry.name], origins[entry.name] = entry, origin
     return entry
 
 
@@ -65,10 +86,13 @@ def method_of(config: PretrainConfig) -> Method:
     return parse(config.method, config.adc)
 
 
-def plugins_of(spec: str) -> tuple[str, ...]:
-    """The plug-ins that a method and its added constraints come from, as recorded."""
-    found = (_origins.get(name) for name in _names(spec))
-    return tuple(dict.fromkeys(str(plugin) for plugin in found if plugin is not None))
+def with_plugins(config: C) -> C:
+    """The config with all plug-ins that its method and constraints come from, besides those that it records."""
+    method_of(config)
+    found = [origins.get(name) for name in _names(config.method)]
+    recorded = {plugins.digest(one) for one in config.plugin}
+    more = [str(plugin) for plugin in found if plugin is not None and plugin.sha256 not in recorded]
+    return replace(config, plugin=(*config.plugin, *dict.fromkeys(more)))
 
 
 def _names(spec: str) -> list[str]:

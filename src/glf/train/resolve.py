@@ -46,11 +46,12 @@ def resolve(config: PretrainConfig) -> Resolved:
     An explicit option wins over the recipe, the recipe over automatic defaults, and those over fixed defaults. On
     --resume the saved config is used.
     """
-    config = rundir.resolve_directory(replace(config, plugin=plugins.pin(config.plugin)))
+    pinned = plugins.pin(config.plugin)
+    config = rundir.resolve_directory(replace(config, plugin=pinned))
+    plugins.check_recorded(pinned, config.plugin)
     check_installed(config.logger)
+    config = apply_recipe(methods.with_plugins(config))
     method = methods.method_of(config)
-    config = replace(config, plugin=tuple(dict.fromkeys((*config.plugin, *methods.plugins_of(config.method)))))
-    config = apply_recipe(config)
     objective = method.build(**config.options)
     _check_memory(config)
     source, shards, choices, hint = None, None, list[Choice](), None
