@@ -44,7 +44,16 @@ CASES |= {
 }
 CASES["simclr+lpm with bandwidths"] = "simclr+lpm", AdcOptions(prior_perplexity=3.0)
 CASES |= {f"simclr+adc at {at}": ("simclr+adc", AdcOptions(lpm_at=at)) for at in ("h", "bank")}
-WITH_GRADIENT = ("z", "r", "p", "scores", "maps", "generated", "prototypes")  # a teacher and a prior have none
+WITH_GRADIENT = (
+    "z",
+    "r",
+    "p",
+    "scores",
+    "instance_scores",
+    "maps",
+    "generated",
+    "prototypes",
+)  # a teacher and a prior have none
 
 
 def needed(case: str) -> dict[str, torch.Tensor]:

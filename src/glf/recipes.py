@@ -29,6 +29,7 @@ _TINY_OWN: dict[str, dict[str, Any]] = {
     "mec": {"options": {"distortion": 512.0, "warmup": 0.0}},
     "ressl": {"augment": None},  # the method's own: its last view must be weak
     "relicv2": {"augment": "wmse"},  # as in its stored benchmark
+    "emp": {"augment": "patches8"},  # its constraint compares patches of a fixed size
 }
 _SOLO = "solo-learn, online linear probe"
 

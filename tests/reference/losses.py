@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from glf.constrain.sigreg import SIGReg
 from glf.nn.memory import Queue
 from glf.similarity import cell_centres
 from reference import methods as m
@@ -35,6 +36,16 @@ def _vicregl(f: Fields) -> Tensor:
     return m.vicregl(f["z"], f["maps"], where, 0.75, 3, 2)
 
 
+def _dino(f: Fields) -> Tensor:
+    centre = torch.zeros(len(f["prototypes"]), dtype=torch.float64)
+    fixed = f["teacher_prototypes"].detach()
+    return m.dino(f["z"], f["teacher"].detach(), f["prototypes"], fixed, centre, 0.1, 0.04)
+
+
+def _lejepa(f: Fields) -> Tensor:
+    return m.lejepa(f["z"], SIGReg(9).directions(f["z"]), 0.05)
+
+
 LOSSES: dict[str, tuple[Callable[[Fields], Tensor], dict[str, float]]] = {
     "align": (_align, {}),
     "simclr": (lambda f: m.nt_xent(*f["z"], 0.2), {}),
@@ -60,6 +71,13 @@ LOSSES: dict[str, tuple[Callable[[Fields], Tensor], dict[str, float]]] = {
     "metaug": (_metaug, {"generated": 0.5}),
     "supcon": (lambda f: m.supcon(f["z"], f["target"], 0.1), {}),
     "supervised": (lambda f: m.supervised(f["scores"], f["target"]), {}),
+    "dino": (_dino, {}),
+    "nnclr": (lambda f: m.nnclr(f["z"].detach(), f["p"], Queue(16)(f["z"][:1])[0], 0.1), {"queue": 16}),
+    "lejepa": (_lejepa, {"slices": 9}),
+    "emp": (lambda f: m.emp(f["z"], 200.0, 0.2), {}),
+    "tico": (lambda f: m.tico(f["z"], f["teacher"].detach(), None, 8.0, 0.9), {}),
+    "vcreg": (lambda f: m.vcreg(f["z"], f["scores"], f["target"], 0.64, 0.08), {}),
+    "diet": (lambda f: m.diet(f["instance_scores"], f["instance"], 0.8), {}),
 }
 
 
@@ -70,4 +88,5 @@ SMALL: dict[str, dict[str, float]] = {
     "pcl": {"queue": 9, "clusters": 2},
     "wmse": {"size": 6},
     "swav": {"queue": 9, "queue_epoch": 0},
+    "nnclr": {"queue": 9},
 }

@@ -2,10 +2,11 @@
 
 from glf.align.distance import Cosine
 from glf.align.metaug import UnifiedMatch
-from glf.align.predict import MatchTeacher
+from glf.align.predict import MatchTeacher, PredictNeighbour
 from glf.align.relations import ClusterMatch, Invariance
 from glf.constrain import contrast as K
 from glf.constrain.metaug import UnifiedPartition
+from glf.constrain.neighbour_positive import NearestNeighbours, NeighbourPartition
 from glf.nn.heads import Heads
 from glf.nn.memory import Clusters
 from glf.objective import Method, Objective
@@ -59,6 +60,14 @@ def metaug(sharpness: float, generated: float, step: float) -> Objective:
     )
 
 
+def nnclr(temperature: float, queue: int, within: int) -> Objective:
+    return Objective(
+        align=PredictNeighbour(temperature),
+        constrain=NeighbourPartition(temperature, bool(within)),
+        transforms=[NearestNeighbours(queue)],
+    )
+
+
 _TEACHER = "EMA teacher without gradient"
 # fmt: off
 TABLE = [
@@ -97,5 +106,10 @@ TABLE = [
            options={"sharpness": 16.0, "generated": 1e-5, "step": 1.0},
            heads=Heads(projector=(512, 128), generator=(128,)),
            architecture="feature generator trained by a look-ahead (meta) gradient", scale=1.5),
+    Method(name="nnclr", title="NNCLR", objective=nnclr,
+           paper="Dwibedi et al. 2021, With a Little Help from My Friends: Nearest-Neighbor Contrastive Learning of"
+                 " Visual Representations",
+           options={"temperature": 0.1, "queue": 4096, "within": 0},
+           heads=Heads(projector=(512, 128), predictor=(512,)), architecture="predictor"),
 ]
 # fmt: on

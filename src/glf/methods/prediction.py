@@ -3,6 +3,7 @@
 from glf.align.predict import PredictTeacher, PredictTeacherCosine, PredictView
 from glf.align.relations import Relation, SwappedPrediction
 from glf.constrain import contrast as K
+from glf.constrain.centring import CentredCodes
 from glf.constrain.logdet import CodingLength
 from glf.constrain.sinkhorn import Codes
 from glf.nn.heads import Heads
@@ -31,6 +32,11 @@ def mec(distortion: float, order: int, warmup: float) -> Objective:
     return Objective(align=PredictTeacherCosine(), constrain=CodingLength(distortion, order, warmup))
 
 
+def dino(temperature: float, sharp: float, sharp_start: float, warmup: int, old: float) -> Objective:
+    codes = CentredCodes(sharp, sharp_start, warmup, old)
+    return Objective(SwappedPrediction(temperature), K.PrototypePartition(temperature), transforms=[codes])
+
+
 _TEACHER = "EMA teacher without gradient"
 # fmt: off
 TABLE = [
@@ -57,5 +63,10 @@ TABLE = [
            options={"distortion": 64.0, "order": 4, "warmup": 10.0},
            heads=Heads(projector=(512, 512), last_norm=True, predictor=(128,)), ema_momentum=(0.99, 1.0), scale=0.1,
            architecture=f"{_TEACHER}; predictor, batch normalisation of z"),
+    Method(name="dino", title="DINO", objective=dino,
+           paper="Caron et al. 2021, Emerging Properties in Self-Supervised Vision Transformers",
+           options={"temperature": 0.1, "sharp": 0.04, "sharp_start": 0.04, "warmup": 0, "old": 0.9},
+           heads=Heads(projector=(512, 512, 128), prototypes=512, frozen_prototypes=1), ema_momentum=(0.99, 1.0),
+           architecture=f"{_TEACHER}, with prototypes of its own; prototypes are unit vectors"),
 ]
 # fmt: on
