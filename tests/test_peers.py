@@ -234,7 +234,7 @@ def test_dinos_centre_follows_as_lightlys():
 
     assert_same_steps(ours, theirs, steps_of(4), "z", "prototypes")
     torch.testing.assert_close(objective.transforms[0].memory.centre, peer.center.flatten(), rtol=1e-12, atol=1e-14)
-    assert peer.center.abs().min() > 1e-3
+    assert peer.center.abs().max() > 0.05
 
 
 def test_dino_with_small_crops_equals_lightly():
