@@ -92,15 +92,15 @@ TABLE = [
     Method(name="lejepa", title="LeJEPA", objective=lejepa,
            paper="Balestriero and LeCun 2025, LeJEPA: Provable and Scalable Self-Supervised Learning Without the"
                  " Heuristics",
-           options={"sigreg": 0.05, "slices": 256}, heads=Heads(projector=(512, 512, 64))),
+           options={"sigreg": 0.05, "slices": 256}, heads=Heads(projector=(512, 512, 64)), scale=0.25),
     Method(name="emp", title="EMP-SSL", objective=emp,
            paper="Tong et al. 2023, EMP-SSL: Towards Self-Supervised Learning in One Training Epoch",
            options={"invariance": 200.0, "epsilon": 0.2}, augment="patches",
-           heads=Heads(projector=(512, 512, 128))),
+           heads=Heads(projector=(512, 512, 128)), scale=30.0),
     Method(name="tico", title="TiCo", objective=tico,
            paper="Zhu et al. 2022, TiCo: Transformation Invariance and Covariance Contrast for Self-Supervised Visual"
                  " Representation Learning",
            options={"covariance": 8.0, "old": 0.9}, heads=Heads(projector=(1024, 256)), ema_momentum=(0.99, 1.0),
-           architecture="EMA teacher without gradient"),
+           architecture="EMA teacher without gradient", scale=0.25),
 ]
 # fmt: on

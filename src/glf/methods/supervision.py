@@ -39,7 +39,7 @@ TABLE = [
     Method(name="diet", title="DIET", objective=diet,
            paper="Ibrahim et al. 2024, Occam's Razor for Self Supervised Learning: What is Sufficient to Learn Good"
                  " Representations?",
-           options={"smoothing": 0.8}, heads=Heads(projector=()),
+           options={"smoothing": 0.8}, heads=Heads(projector=()), scale=0.12,
            unverified="the label smoothing of 0.8 (from memory of the paper)"),
 ]
 # fmt: on
