@@ -29,7 +29,7 @@ from reference import draw, draw_fields
 
 WORLD = 2
 CASES = {f"{m}+{c}": (f"{m}+{c}", AdcOptions()) for m in METHODS for c in ("none", "dcm", "lpm", "adc")}
-CASES |= {f"align+{law}": (f"align+{law}", AdcOptions()) for law in TARGET_DISTRIBUTIONS}
+CASES |= {f"align+{law}": (f"align+{law}", AdcOptions()) for law in (*TARGET_DISTRIBUTIONS, "sigreg")}
 CASES |= {
     f"simclr+adc {reading} {covariance}": ("simclr+adc", AdcOptions(reading=reading, covariance=covariance))
     for reading in ("calibrated", "paper")

@@ -3,8 +3,9 @@ import torch
 
 import reference
 from glf.constrain.sigreg import SIGReg, epps_pulley
+from glf.methods import METHODS, parse
 from glf.types import Embeddings
-from reference import draw
+from reference import draw, draw_fields
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (5, 3)], ids=str)
@@ -35,3 +36,11 @@ def test_directions_are_equal_everywhere_and_new_at_every_step():
     assert b(e) == first
     with torch.no_grad():
         assert a(e) == a(e)  # without gradients the count of draws stays
+
+
+@pytest.mark.parametrize("method", ["align", "wmse", "corinfomax"])
+def test_as_an_added_constraint_it_reads_z_before_any_transform(method):
+    e = Embeddings(z=draw_fields(batch=12, dim=4)["z"])
+    options = {"size": 6} if method == "wmse" else {}
+    found = parse(f"{method}+sigreg").build(**options)(e).constrain["sigreg"]
+    torch.testing.assert_close(found, METHODS[method].scale * 0.05 * SIGReg()(e))

@@ -35,11 +35,13 @@ def epps_pulley(x: Float[Tensor, "sample slice"], knots: int = 17, bound: float 
 class SIGReg(Term):
     """Epps-Pulley distance to a standard Gaussian along random directions; the mean over directions and views.
 
-    Directions are drawn again at every step, equally on all processes.
+    Directions are drawn again at every step, equally on all processes. Like the target distributions, the term reads z
+    before any transform.
     """
 
     name, role = "sigreg", "constrain"
     formula = "n int |mean_j exp(i t <w, z_j>) - exp(-t^2 / 2)|^2 exp(-t^2 / 2) dt"
+    reads_raw = True
 
     def __init__(self, slices: int = 256) -> None:
         super().__init__()
