@@ -32,7 +32,7 @@ from reference import draw, draw_fields
 
 WORLD = 2
 CASES = {f"{m}+{c}": (f"{m}+{c}", AdcOptions()) for m in METHODS for c in ("none", "dcm", "lpm", "adc")}
-CASES |= {f"align+{law}": (f"align+{law}", AdcOptions()) for law in TARGET_DISTRIBUTIONS}
+CASES |= {f"align+{law}": (f"align+{law}", AdcOptions()) for law in (*TARGET_DISTRIBUTIONS, "sigreg")}
 CASES |= {
     f"simclr+adc {reading} {covariance}": ("simclr+adc", AdcOptions(reading=reading, covariance=covariance))
     for reading in ("calibrated", "paper")
@@ -56,7 +56,8 @@ RELATIONS = {
     for divergence in DIVERGENCES
     for among in ("batch", "views", "bank")
 }
-WITH_GRADIENT = ("z", "r", "p", "scores", "maps", "generated", "prototypes")  # a teacher and a prior have none
+# A teacher and a prior have none.
+WITH_GRADIENT = ("z", "r", "p", "scores", "instance_scores", "maps", "generated", "prototypes")
 
 
 def objective_of(case: str) -> Objective:

@@ -160,7 +160,7 @@ def test_an_objective_stays_on_the_device(case: str) -> None:
     assert set(same_on_gpu(run)) == set(WAITS.get(case, {}))
 
 
-@pytest.mark.parametrize("name", ["moco", "corinfomax", "pcl", "wmse"])
+@pytest.mark.parametrize("name", ["moco", "corinfomax", "pcl", "wmse", "dino", "nnclr", "tico"])
 def test_memories_are_loaded_to_the_device(name: str) -> None:
     """A resumed run: the checkpoint is on the CPU, the objective on the GPU."""
     used = new_objective(name)
@@ -195,7 +195,7 @@ def test_a_network_stays_on_the_device(case: str) -> None:
         method, objective = parse(CASES[case][0]), new_objective(case)
         heads = replace(method.heads, projector=(16, 4), predictor=(8,), local=(8, 8), prototypes=6, generator=(8,))
         backbone = Backbone("timm:test_resnet", channels=1, image_size=16)
-        network = Network(backbone, heads, objective.needs, classes=3, prior=3)
+        network = Network(backbone, heads, objective.needs, classes=3, prior=3, rows=torch.arange(9))
         network, objective, batch = load(network), load(objective), load(new_batch(8, 16))
         e = network(augment(batch, POLICIES["wmse"], 16, torch.Generator().manual_seed(1)))
         loss = objective(e)
@@ -203,7 +203,7 @@ def test_a_network_stays_on_the_device(case: str) -> None:
         gradients = {name: p.grad for name, p in network.named_parameters() if p.grad is not None}
         assert gradients
         if network.teacher is not None:
-            network.teacher.follow(network.student, 0.5)
+            network.update_teacher(0.5)
         return loss.log(), gradients, network.state_dict()
 
     assert same_on_gpu(run) == {}

@@ -164,6 +164,8 @@ def train_on_both(
         ("moco+adc", {"accumulate": 2, "options": {"queue": 64}}, OF_ADC),
         ("pcl+dcm", {"optimizer": "sgd", "options": {"queue": 64, "clusters": 4, "warmup": 0}}, CLUSTERING | OF_ADC),
         ("swav", {"optimizer": "lars", "augment": "multicrop", "prototypes": 16}, {}),
+        ("dino", {"accumulate": 2, "augment": "multicrop", "prototypes": 16}, {}),
+        ("diet", {"augment": "single"}, {}),
     ],
 )
 def test_a_run_waits_at_logged_steps_only(

@@ -17,13 +17,16 @@ from reference import draw, draw_fields
 SPECS = [f"{method}+{constraint}" for method in METHODS for constraint in ("none", "dcm", "lpm", "adc")]
 
 
+MOVING = ("z", "r", "p", "scores", "instance_scores", "prototypes", "maps")
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("name", METHODS)
 def test_align_plus_constrain_is_the_published_loss(name, seed):
     loops, options = reference.LOSSES[name]
     fields = draw_fields(batch=5, dim=3, seed=10 * seed)
     needs = parse(name).build(**options).needs
-    moving = [key for key in ("z", "r", "p", "scores", "prototypes", "maps") if key in needs]
+    moving = [key for key in MOVING if key in needs]
     inputs = [fields[key] for key in moving]
 
     def ours(*tensors):
@@ -40,8 +43,10 @@ def test_align_plus_constrain_is_the_published_loss(name, seed):
 
 
 @pytest.mark.parametrize(
-    "name", ["align", "simsiam", "byol", "barlow_twins", "mec", "vicreg", "corinfomax", "supervised"]
-)
+    "name",
+    ["align", "simsiam", "byol", "barlow_twins", "mec", "vicreg", "corinfomax", "supervised", "dino", "nnclr", "tico",
+     "vcreg", "diet"],
+)  # fmt: skip
 def test_three_views_are_the_mean_over_their_pairs(name):
     assert _of_three_views(name) == pytest.approx(_of_their_pairs(name))
 
@@ -52,11 +57,20 @@ def test_a_log_sum_exp_over_all_views_is_not_the_mean_over_pairs(name):
     assert _of_three_views(name) > _of_their_pairs(name) + 0.05
 
 
+@pytest.mark.parametrize("name", ["lejepa", "emp"])
+def test_a_distance_to_the_mean_view_is_not_the_mean_over_pairs(name):
+    """docs/methods.md, Views: in more than two views each is farther from their mean than in two."""
+    assert abs(_of_three_views(name) - _of_their_pairs(name)) > 1e-3
+
+
 def _of_three_views(name, views=(0, 1, 2)):
     fields, objective = draw_fields(views=3, batch=8, dim=4), parse(name).build()
-    of_views = {key: fields[key][list(views)] for key in ("z", "p", "teacher", "scores", "generated")}
+    of_views = {key: fields[key][list(views)] for key in OF_A_VIEW}
     given = {key: value for key, value in (fields | of_views).items() if key in objective.needs | {"z"}}
     return float(objective(Embeddings(**given)).total.detach())
+
+
+OF_A_VIEW = ("z", "p", "teacher", "scores", "instance_scores", "generated")
 
 
 def _of_their_pairs(name):
@@ -224,7 +238,9 @@ def test_state_survives_a_checkpoint(spec):
     torch.testing.assert_close(other(batches[2]).log(), one(batches[2]).log(), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", ["moco", "ressl", "corinfomax", "wmse", "pcl", "distil"])
+@pytest.mark.parametrize(
+    "name", ["moco", "ressl", "corinfomax", "wmse", "pcl", "dino", "nnclr", "tico", "lejepa", "distil"]
+)
 def test_state_matters(name):
     """The loss of a batch depends on the batch before it: a memory without content would pass the test above."""
     batch, other = (Embeddings(**draw_fields(batch=12, dim=4, seed=seed)) for seed in (0, 20))
@@ -241,7 +257,8 @@ def test_more_views_work(name):
     objective = parse(name).build(**reference.SMALL.get(name, {}))
     z = fields["z"].requires_grad_()
     fields["p"], fields["r"] = fields["p"] + z, fields["r"] + z[..., :3]
-    fields["scores"] = fields["scores"] + z.sum(2, keepdim=True) * draw(3)
+    for name, width in (("scores", 3), ("instance_scores", 14)):
+        fields[name] = fields[name] + z.sum(2, keepdim=True) * draw(width)
     objective(Embeddings(**fields)).total.backward()
     assert (z.grad.abs().flatten(1).sum(1) > 0)[:3].all()  # the last view of ressl is a target only
 

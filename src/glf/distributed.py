@@ -63,7 +63,8 @@ def gather(e: Embeddings) -> Embeddings:
     if world_size() == 1:
         return e
     fields = {name: getattr(e, name) for name in BATCH_DIM if getattr(e, name) is not None}
-    return Embeddings(**{name: _gather(value, BATCH_DIM[name]) for name, value in fields.items()})
+    gathered: dict[str, Any] = {name: _gather(value, BATCH_DIM[name]) for name, value in fields.items()}
+    return Embeddings(**gathered, full=e.full)
 
 
 def _gather(value: Tensor, dim: int | None) -> Tensor:

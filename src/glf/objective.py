@@ -51,8 +51,9 @@ class Objective(nn.Module):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Fields of Embeddings that some term reads: the network produces only those."""
-        return frozenset().union(*(term.needs for _, term in self.parts))
+        """Fields of Embeddings that some term or transform reads: the network produces only those."""
+        of_transforms = (step.needs for step in self.transforms if isinstance(step, EmbeddingTransform))
+        return frozenset().union(*(term.needs for _, term in self.parts), *of_transforms)
 
     def described(self) -> dict[str, list[dict[str, float | str]]]:
         """Weights, names and formulas of both parts, and the formulas of the transforms, as saved in result.json."""

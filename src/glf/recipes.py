@@ -25,10 +25,12 @@ _IMAGENET = {"backbone": "resnet50", "image_size": 224, "colours": "exact"}
 _TINY = {"backbone": "small_resnet", "batch_size": 128, "epochs": 10, "augment": "gentle", "lr": 6e-3}
 _TINY_OWN: dict[str, dict[str, Any]] = {
     "swav": {"prototypes": 64},  # Sinkhorn assigns equal shares of a batch of 128 images: too few for more prototypes
+    "dino": {"prototypes": 64},  # images of a small batch share few of them
     # The series has a minimum only if the width of z is at most the distortion.
     "mec": {"options": {"distortion": 512.0, "warmup": 0.0}},
     "ressl": {"augment": None},  # the method's own: its last view must be weak
     "relicv2": {"augment": "wmse"},  # as in its stored benchmark
+    "emp": {"augment": "patches8"},  # its constraint compares patches of a fixed size
 }
 _SOLO = "solo-learn, online linear probe"
 

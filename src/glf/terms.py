@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Iterable, Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -131,6 +131,7 @@ class EmbeddingTransform(nn.Module):
     """Hard constraint: transforms the embeddings before the terms read them (whitening, standardisation, codes)."""
 
     formula: ClassVar[str]
+    needs: frozenset[str] = frozenset()  # fields besides those of the terms
     epoch: float = 0.0
 
     def forward(self, e: Embeddings) -> Embeddings:
@@ -163,7 +164,7 @@ def pack(*views: Embeddings | Tensor, **fields: Tensor | Sequence[Tensor]) -> Em
     shapes = {tuple(view.shape) for view in tensors}
     if len(shapes) != 1 or tensors[0].ndim != 2:
         raise ValueError(f"views must be (batch, dim) tensors of one shape, not {sorted(shapes)}")
-    stacked = {k: v if isinstance(v, Tensor) else torch.stack(list(v)) for k, v in fields.items()}
+    stacked: dict[str, Any] = {k: v if isinstance(v, Tensor) else torch.stack(list(v)) for k, v in fields.items()}
     batch = tensors[0].shape[0]
     prior = stacked.get("prior")
     if prior is not None and (prior.ndim != 2 or prior.shape[0] != batch):

@@ -46,12 +46,17 @@ class Embeddings:
     maps: Float[Tensor, "view batch cell local"] | None = None  # projected cells of the feature map, row by row
     boxes: Float[Tensor, "view batch 4"] | None = None  # crops of the views: x0 y0 x1 y1, x0 > x1 when flipped
     scores: Float[Tensor, "view batch class"] | None = None  # of a linear classifier
+    instance_scores: Float[Tensor, "view batch image"] | None = None  # of a linear classifier of training images
     target: Int[Tensor, " batch"] | None = None  # class of each image
+    instance: Int[Tensor, " batch"] | None = None  # position of each image among the training images
     indices: Int[Tensor, " batch"] | None = None  # positions in the data set
     prior: Float[Tensor, "batch prior"] | None = None  # features of the prior, a frozen reference encoder
     prototypes: Float[Tensor, "prototype dim"] | None = None  # parameters, unit vectors
+    teacher_prototypes: Float[Tensor, "prototype dim"] | None = None  # the EMA teacher's, unit vectors
     queue: Float[Tensor, "queued entry key"] | None = None  # entries of a method's memory; added by FromQueue
-    codes: Float[Tensor, "full batch prototype"] | None = None  # soft assignments to prototypes; added by Codes
+    codes: Float[Tensor, "full batch prototype"] | None = None  # soft assignments to prototypes; added by a transform
+    neighbours: Float[Tensor, "view batch dim"] | None = None  # nearest entries of a queue; added by NearestNeighbours
+    full: int | None = None  # number of full-size views, which come first; None: all views
     _cache: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def cached(self, key: Hashable, compute: Callable[[], T]) -> T:
@@ -90,12 +95,13 @@ HALF = (torch.float16, torch.bfloat16)
 # Dimension of the batch in each field that the network produces; prototypes are parameters and have none.
 BATCH_DIM: dict[str, int | None] = {
     "z": 1, "h": 1, "r": 1, "p": 1, "teacher": 1, "generated": 1, "maps": 1, "boxes": 1, "scores": 1,
-    "target": 0, "indices": 0, "prior": 0, "clean": 0,
-    "prototypes": None,
+    "instance_scores": 1, "target": 0, "instance": 0, "indices": 0, "prior": 0, "clean": 0,
+    "prototypes": None, "teacher_prototypes": None,
 }  # fmt: skip
-LEARNT = ("z", "h", "r", "p", "generated", "maps", "scores", "prototypes")  # fields at which a loss has a gradient
+# Fields at which a loss has a gradient.
+LEARNT = ("z", "h", "r", "p", "generated", "maps", "scores", "instance_scores", "prototypes")
 GIVEN = tuple(BATCH_DIM)  # fields that the network produces; transforms of the objective add the others
-FIELDS = (*GIVEN, "queue", "codes")
+FIELDS = (*GIVEN, "queue", "codes", "neighbours")
 _ADVICE = {
     "prior": "pass prior=... (a frozen encoder's features, one vector per image; in pretraining, --prior)",
     "r": "pass r=... (a linear head's output, one (batch, prior) per view)",
@@ -104,7 +110,8 @@ _ADVICE = {
     "clean": "pass clean=... (embeddings of the unaugmented images, one (batch, dim))",
     "target": "pass target=... (a class per image; in pretraining, data with labels)",
     "queue": "the transform FromQueue adds it",
-    "codes": "the transform Codes adds it",
+    "codes": "the transform Codes or CentredCodes adds it",
+    "neighbours": "the transform NearestNeighbours adds it",
 }
 
 

@@ -3,7 +3,7 @@ import torch
 
 import reference
 from glf.align.distance import unit_distance
-from glf.align.predict import PredictTeacher, PredictView
+from glf.align.predict import PredictTeacher, PredictView, TeacherDistance
 from glf.types import Embeddings
 from reference import draw, draw_fields
 
@@ -31,6 +31,17 @@ def test_terms_move_the_prediction_and_never_its_target(name):
     )
     assert (p.abs() > 0).all()
     assert not z.any()
+    assert not teacher.any()
+
+
+def test_half_of_the_teacher_distance_is_one_minus_the_cosine():
+    fields = draw_fields()
+    z, teacher = reference.same(
+        lambda z, teacher: (0.5 * TeacherDistance())(Embeddings(z=z, teacher=teacher)),
+        lambda z, teacher: 1 + reference.mean(reference.cosine(z[v], teacher[1 - v].detach()) for v in (0, 1)),
+        *(fields[name] for name in ("z", "teacher")),
+    )
+    assert (z.abs() > 0).all()
     assert not teacher.any()
 
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import reference
-from glf.constrain.logdet import CodingLength, coding_length, log_determinants
+from glf.constrain.logdet import CodingLength, coding_length, coding_rate, log_determinants
 from glf.types import Embeddings
 from reference import draw, draw_fields
 
@@ -63,3 +63,14 @@ def test_more_views_add_no_weight():
     covariance = torch.eye(3, dtype=torch.float64)[None] / 2
     two, four = (log_determinants(covariance.repeat(views, 1, 1)) for views in (2, 4))
     torch.testing.assert_close(two, four)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (5, 3), (3, 5)], ids=str)
+def test_coding_rate(shape):
+    """With more images than dimensions, and with fewer, where the smaller matrix is of images."""
+    reference.check(lambda z: coding_rate(z, 0.2), lambda z: reference.coding_rate(z, 0.2), draw(*shape))
+
+
+def test_the_coding_rate_is_largest_for_orthogonal_directions():
+    spread, line = torch.eye(4), torch.tensor([[1.0, 0, 0, 0]]).repeat(4, 1)
+    assert coding_rate(spread) < coding_rate(line) - 1

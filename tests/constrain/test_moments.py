@@ -7,10 +7,12 @@ import reference
 from glf.constrain.moments import (
     Covariance,
     Redundancy,
+    SecondMoment,
     Standardise,
     Variance,
     covariance,
     redundancy,
+    second_moment,
     standardise,
     variance,
 )
@@ -85,3 +87,28 @@ def test_zero_variance_is_finite(function):
     value.backward()
     assert value.isfinite()
     assert z.grad.isfinite().all()
+
+
+def test_second_moment():
+    moments = draw(3, 3, seed=1)
+
+    def loops(z):
+        return reference.mean(reference.dot(x, [reference.dot(row, x) for row in moments]) for x in z)
+
+    reference.check(lambda z: second_moment(z, moments), loops, draw(5, 3))
+
+
+def test_the_second_moments_of_each_view_run_without_gradient():
+    """The second of two steps sees old times the first's moments; the gradient takes them as constants."""
+    term, (first, second) = SecondMoment(old=0.75), draw(2, 2, 6, 3)
+    term(Embeddings(z=first))
+    held = [0.75 * 0.25 * x.T @ x / 6 + 0.25 * y.T @ y / 6 for x, y in zip(first, second, strict=True)]
+    leaf = second.clone().requires_grad_()
+    value = term(Embeddings(z=leaf))
+    (gradient,) = torch.autograd.grad(value, leaf)
+    torch.testing.assert_close(
+        value.detach(), torch.stack([second_moment(*pair) for pair in zip(second, held, strict=True)]).mean()
+    )
+    expected = torch.stack([z @ (c + c.T) for z, c in zip(second, held, strict=True)]) / 12
+    torch.testing.assert_close(gradient, expected)
+    torch.testing.assert_close(term.memory.moments, torch.stack(held))

@@ -92,6 +92,8 @@ def test_embedding_statistics() -> None:
     assert float(found["z/scale"]) == pytest.approx(float(z[0].detach().pow(2).mean().sqrt()))
     assert float(found["z/spread"]) == pytest.approx(rounded_spread(z[0].detach()), abs=1e-4)
     assert "prototypes/used" in batch.embedding_statistics(Embeddings(z=z, prototypes=torch.eye(8)))
+    without_shares = Embeddings(z=z, prototypes=torch.eye(8), teacher_prototypes=torch.eye(8))
+    assert "prototypes/used" not in batch.embedding_statistics(without_shares)
     assert "z/rank" not in batch.embedding_statistics(Embeddings(z=z[:, :3])), "three samples are too few"
 
 

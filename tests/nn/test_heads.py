@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from glf.nn.heads import Heads, mlp
+from glf.nn.heads import Heads, InstanceClassifier, mlp
 
 
 def described(layer: nn.Module) -> str:
@@ -46,3 +46,9 @@ def test_the_projector_has_no_default():
         Heads()
     heads = Heads(projector=(4,))
     assert (heads.norm, heads.last_norm, heads.predictor, heads.fixed_predictor_lr) == (True, False, (), False)
+
+
+def test_an_instance_classifier_has_one_output_per_training_image():
+    classifier = InstanceClassifier(3, torch.tensor([7, 2, 4]))
+    assert classifier(torch.randn(2, 5, 3)).shape == (2, 5, 3)
+    assert classifier.instances(torch.tensor([4, 2, 7])).tolist() == [1, 0, 2]

@@ -7,7 +7,17 @@ import pytest
 import torch
 
 import reference
-from glf.nn.memory import Clusters, Draws, Queue, RunningCovariance, RunningMoments, concentration, covariance_of
+from glf.nn.memory import (
+    Clusters,
+    Draws,
+    Queue,
+    RunningCentre,
+    RunningCovariance,
+    RunningMoments,
+    RunningSecondMoments,
+    concentration,
+    covariance_of,
+)
 from reference import draw
 
 
@@ -62,7 +72,8 @@ def test_a_queue_holds_the_newest_keys_first():
 
 @pytest.mark.parametrize("how", ["evaluation", "no gradients"])
 def test_evaluation_leaves_memories_unchanged(how):
-    memories = [(Queue(4), draw(2, 3, 4)), (RunningMoments(0.5), draw(2, 3, 4))]
+    new = (Queue(4), RunningMoments(0.5), RunningCentre(), RunningSecondMoments())
+    memories = [(memory, draw(2, 3, 4)) for memory in new]
     for memory, batch in memories:
         memory(batch)
         before = {name: value.clone() for name, value in memory.state_dict().items()}
@@ -89,7 +100,7 @@ def test_running_moments_average_and_differentiate_the_current_batch():
         mean, covariance = mean.detach(), covariance.detach()
 
 
-@pytest.mark.parametrize("memory", [lambda: Queue(4), lambda: RunningMoments(0.5)])
+@pytest.mark.parametrize("memory", [lambda: Queue(4), lambda: RunningMoments(0.5), RunningCentre, RunningSecondMoments])
 def test_a_checkpoint_contains_every_memory(memory):
     one, fresh = memory(), memory()
     for seed in range(2):
@@ -161,8 +172,14 @@ def double_by_default() -> Iterator[None]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize(
     ("new", "shape"),
-    [(lambda: RunningCovariance(0.9), (6, 3)), (lambda: RunningMoments(0.5), (2, 3, 4)), (lambda: Queue(4), (2, 3, 4))],
-    ids=["covariance", "moments", "queue"],
+    [
+        (lambda: RunningCovariance(0.9), (6, 3)),
+        (lambda: RunningMoments(0.5), (2, 3, 4)),
+        (lambda: Queue(4), (2, 3, 4)),
+        (RunningCentre, (2, 3, 4)),
+        (RunningSecondMoments, (2, 3, 4)),
+    ],
+    ids=["covariance", "moments", "queue", "centre", "second moments"],
 )
 def test_memories_have_the_dtype_of_the_batch_whatever_the_default(new, shape, dtype):
     memory, fresh = new(), new()

@@ -1,6 +1,7 @@
 """The network's embeddings against the same layers called by hand; the EMA teacher."""
 
 import copy
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -202,3 +203,33 @@ def test_embeddings_of_unaugmented_images(teacher):
     for mine, theirs in zip(net.buffers(), without.buffers(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
     assert net(given, with_teacher=False).clean is None
+
+
+def test_the_teachers_prototypes_follow_and_take_no_gradient():
+    """They start as the student's and move with the momentum of the teacher; the view of the student is the other."""
+    heads = replace(HEADS, prototypes=4)
+    needs = frozenset({"teacher", "prototypes", "teacher_prototypes"})
+    net = Network(Backbone("small_resnet", channels=1, image_size=16), heads, needs)
+    first = net(views(16, 16))
+    torch.testing.assert_close(first.teacher_prototypes, first.prototypes.detach())
+    assert not first.teacher_prototypes.requires_grad
+    before = net.teacher_prototypes.copy.weight.clone()
+    with torch.no_grad():
+        net.prototypes.weight.add_(1.0)
+    net.update_teacher(0.75)
+    torch.testing.assert_close(net.teacher_prototypes.copy.weight, before + 0.25)
+    expected = torch.nn.functional.normalize(before + 0.25, dim=1)
+    torch.testing.assert_close(net(views(16, 16)).teacher_prototypes, expected)
+
+
+@pytest.mark.parametrize(("sizes", "full"), [((16, 16), 2), ((16, 16, 8, 8, 8), 2), ((16,), 1)])
+def test_the_number_of_full_size_views_is_passed_on(sizes, full):
+    assert network("z")(views(*sizes)).full == full
+
+
+def test_instances_are_positions_among_the_training_images():
+    backbone = Backbone("small_resnet", channels=1, image_size=16)
+    net = Network(backbone, HEADS, frozenset({"instance_scores", "instance"}), rows=torch.tensor([0, 1, 2, 3, 4, 9]))
+    e = net(views(16, 16)._replace(indices=torch.tensor([9, 4, 0, 1, 2])))
+    assert e.instance_scores.shape == (2, 5, 6)
+    assert e.instance.tolist() == [5, 4, 0, 1, 2]

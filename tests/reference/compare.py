@@ -31,6 +31,9 @@ def draw_fields(*, views: int = 2, batch: int = 6, dim: int = 4, width: int = 3,
         "prior": draw(batch, width, seed=seed + 2),
         "clean": image,
         "prototypes": draw(5, dim, seed=seed + 7),
+        "teacher_prototypes": draw(5, dim, seed=seed + 9),
+        "instance_scores": draw(views, batch, batch + 2, seed=seed + 10),
+        "instance": 1 + torch.arange(batch).flip(0),
     }
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from glf.constrain.sigreg import SIGReg
 from glf.nn.memory import Queue
 from glf.similarity import cell_centres
 from reference import methods as m
@@ -42,6 +43,16 @@ def _distil(f: Fields) -> Tensor:
     return relations.distil(f["r"], f["prior"], queue, 0.07)
 
 
+def _dino(f: Fields) -> Tensor:
+    centre = torch.zeros(len(f["prototypes"]), dtype=torch.float64)
+    fixed = f["teacher_prototypes"].detach()
+    return m.dino(f["z"], f["teacher"].detach(), f["prototypes"], fixed, centre, 0.1, 0.04)
+
+
+def _lejepa(f: Fields) -> Tensor:
+    return m.lejepa(f["z"], SIGReg(9).directions(f["z"]), 0.05)
+
+
 LOSSES: dict[str, tuple[Callable[[Fields], Tensor], dict[str, float]]] = {
     "align": (_align, {}),
     "simclr": (lambda f: m.nt_xent(*f["z"], 0.2), {}),
@@ -70,6 +81,13 @@ LOSSES: dict[str, tuple[Callable[[Fields], Tensor], dict[str, float]]] = {
     "distil": (_distil, {"queue": 16}),
     "supcon": (lambda f: m.supcon(f["z"], f["target"], 0.1), {}),
     "supervised": (lambda f: m.supervised(f["scores"], f["target"]), {}),
+    "dino": (_dino, {}),
+    "nnclr": (lambda f: m.nnclr(f["z"].detach(), f["p"], Queue(16)(f["z"][:1])[0], 0.1), {"queue": 16}),
+    "lejepa": (_lejepa, {"slices": 9}),
+    "emp": (lambda f: m.emp(f["z"], 200.0, 0.2), {}),
+    "tico": (lambda f: m.tico(f["z"], f["teacher"].detach(), None, 8.0, 0.9), {}),
+    "vcreg": (lambda f: m.vcreg(f["z"], f["scores"], f["target"], 0.64, 0.08), {}),
+    "diet": (lambda f: m.diet(f["instance_scores"], f["instance"], 0.8), {}),
 }
 
 
@@ -81,4 +99,5 @@ SMALL: dict[str, dict[str, float]] = {
     "distil": {"queue": 20},
     "wmse": {"size": 6},
     "swav": {"queue": 9, "queue_epoch": 0},
+    "nnclr": {"queue": 9},
 }

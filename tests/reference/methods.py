@@ -322,3 +322,99 @@ def isotropic_mixture(z: Matrix, noise: Matrix) -> Tensor:
         centre = [mean(column) for column in columns(members)]
         rows += [[a + b for a, b in zip(centre, next(drawn), strict=True)] for _ in members]
     return table(rows)
+
+
+def dino(z: Tensor, held: Tensor, prototypes: Tensor, fixed: Tensor, centre: Vector, *temperatures: float) -> Tensor:
+    """H(P_t(x), P_s(x')) of both pairs of views, P_t centred and sharpened; temperatures of student and teacher."""
+    student, teacher = temperatures
+    losses = []
+    for v, w in ((0, 1), (1, 0)):
+        for x, t in zip(z[v], held[w], strict=True):
+            target = softmax([(cos(t, c) - m) / teacher for c, m in zip(fixed, centre, strict=True)])
+            losses.append(cross_entropy(target, softmax([cos(x, c) / student for c in prototypes])))
+    return mean(losses)
+
+
+def nearest(x: Vector, queue: Matrix) -> Vector:
+    return max(queue, key=lambda entry: float(cos(x, entry)))
+
+
+def nnclr(held: Tensor, p: Tensor, queue: Matrix, temperature: float) -> Tensor:
+    """-log(exp(NN(z_i, Q) p_i / t) / sum_k exp(NN(z_i, Q) p_k / t)), z of either view and p of the other."""
+    losses = []
+    for v, w in ((0, 1), (1, 0)):
+        for i, x in enumerate(held[w]):
+            neighbour = nearest(x, queue)
+            losses.append(-softmax([cos(neighbour, y) / temperature for y in p[v]])[i].log())
+    return mean(losses)
+
+
+def epps_pulley(x: Matrix, knots: int = 17, bound: float = 3.0) -> Tensor:
+    """The trapezoid rule from -T to T, knot by knot."""
+    n, values, step = len(x), [], bound / (knots - 1)
+    for column in columns(x):
+        total = 0
+        for k in range(1 - knots, knots):
+            t, gaussian = k * step, math.exp(-((k * step) ** 2) / 2)
+            real = mean((t * a).cos() for a in column) - gaussian
+            imaginary = mean((t * a).sin() for a in column)
+            total = total + (real**2 + imaginary**2) * gaussian * step * (0.5 if abs(k) == knots - 1 else 1)
+        values.append(n * total)
+    return mean(values)
+
+
+def centre(z: Sequence[Matrix] | Tensor, full: int | None = None) -> Tensor:
+    """The mean over the first views, image by image."""
+    views = list(z)[:full]
+    return table([mean(view[i][a] for view in views) for a in range(len(z[0][i]))] for i in range(len(z[0])))
+
+
+def lejepa(z: Tensor, directions: Tensor, share: float, full: int | None = None) -> Tensor:
+    """(1 - lambda) mean squared distance to the centre of the full-size views + lambda SIGReg."""
+    middle = centre(z, full)
+    projected = [[[dot(x, w) for w in columns(directions)] for x in view] for view in z]
+    return (1 - share) * mean(mse(view, middle) for view in z) + share * mean(epps_pulley(view) for view in projected)
+
+
+def coding_rate(z: Matrix, epsilon: float) -> Tensor:
+    """-1/2 log det(I + d / (n epsilon) Z^T Z)."""
+    n, d, units = len(z), len(z[0]), columns(z)
+    gram = [[d / (n * epsilon) * dot(x, y) + (i == j) for j, y in enumerate(units)] for i, x in enumerate(units)]
+    factor = cholesky(gram)
+    return -sum(factor[i][i].log() for i in range(d))
+
+
+def emp(z: Tensor, invariance: float, epsilon: float) -> Tensor:
+    views = [[unit(x) for x in view] for view in z]
+    middle = centre(views)
+    return mean(invariance * cosine(view, middle) + coding_rate(view, epsilon) for view in views)
+
+
+def tico(z: Tensor, held: Tensor, earlier: Sequence[Matrix] | None, rho: float, old: float) -> Tensor:
+    """1 - mean cos + rho mean z^T C z, C = old C + (1 - old) Z^T Z / n; either view, each with a C of its own."""
+    losses = []
+    for v, w in ((0, 1), (1, 0)):
+        views = [unit(x) for x in z[v]]
+        fixed = columns([[a.detach() for a in x] for x in views])
+        n, d = len(views), len(fixed)
+        c = [[(1 - old) * dot(fixed[i], fixed[j]) / n for j in range(d)] for i in range(d)]
+        if earlier is not None:
+            c = [[c[i][j] + old * earlier[v][i][j] for j in range(d)] for i in range(d)]
+        energy = mean(sum(x[i] * c[i][j] * x[j] for i in range(d) for j in range(d)) for x in views)
+        losses.append(1 + cosine(z[v], held[w]) + rho * energy)
+    return mean(losses)
+
+
+def diet(scores: Tensor, own: Tensor, smoothing: float) -> Tensor:
+    """Cross-entropy with label smoothing: the target is (1 - smoothing) one-hot + smoothing / m."""
+    losses = []
+    for view in scores:
+        for row, i in zip(view, own, strict=True):
+            p, m = softmax(row), len(row)
+            target = [(1 - smoothing) * (j == int(i)) + smoothing / m for j in range(m)]
+            losses.append(cross_entropy(target, p))
+    return mean(losses)
+
+
+def vcreg(h: Tensor, scores: Tensor, target: Tensor, alpha: float, beta: float) -> Tensor:
+    return supervised(scores, target) + mean(alpha * variance(x) + beta * covariance(x) for x in h)

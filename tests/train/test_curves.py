@@ -17,7 +17,7 @@ from glf.checkpoint import load_checkpoint
 from glf.config.training import PretrainConfig
 from glf.train.run import pretrain
 
-METHODS = ("simclr+adc", "byol", "swav", "moco")
+METHODS = ("simclr+adc", "byol", "swav", "moco", "dino")
 # Layer normalisation and float64: what is left of a difference is the order of sums.
 CONFIG = PretrainConfig(
     backbone="timm:test_vit",

@@ -34,7 +34,8 @@ def build(case: str, norm: bool = False) -> tuple[Network, Objective]:
     heads: Heads = replace(method.heads, projector=(16, 8), predictor=(8,), local=(8,), prototypes=6, norm=norm)
     torch.manual_seed(3)
     backbone = Backbone("timm:test_resnet" if norm else "timm:test_convnext", channels=1, image_size=SIDE)
-    network = Network(backbone, replace(heads, last_norm=False), objective.needs, classes=CLASSES)
+    rows = torch.arange(BATCH + 2)
+    network = Network(backbone, replace(heads, last_norm=False), objective.needs, classes=CLASSES, rows=rows)
     if not norm:
         for module in list(network.modules()):
             for name, child in module.named_children():

@@ -64,7 +64,7 @@ def test_ten_kills_leave_no_trace(method: str) -> None:
     soak(method, 10)
 
 
-@pytest.mark.parametrize(("method", "workers"), [("pcl+sphere", "0"), ("simclr+lpm", "2")])
+@pytest.mark.parametrize(("method", "workers"), [("pcl+sphere", "0"), ("simclr+lpm", "2"), ("dino", "0")])
 def test_sigterm_saves_in_the_middle_of_an_epoch(method: str, workers: str, tmp_path: Path) -> None:
     """Sent to all processes of the group, as batch systems do; the resumed run does not cluster again."""
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"

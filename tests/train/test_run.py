@@ -38,6 +38,7 @@ ACTIVE: dict[str, dict[str, Any]] = {
     "wmse": {"projector": (32, 16), "options": {"size": 32}},
     "pcl": {"options": {"clusters": 4, "warmup": 0, "queue": 64}},
     "lmcl": {"options": {"near": 0.0, "far": 1.0}},
+    "emp": {"augment": "patches8"},
 }
 TRAINED = [f"{method}+{constraint}" for method in METHODS for constraint in ("none", "dcm", "lpm", "adc")]
 TRAINED += [f"{method}+{law}" for method in ("align", "byol") for law in TARGET_DISTRIBUTIONS]
@@ -62,7 +63,9 @@ def test_every_method_trains_with_every_constraint(spec: str, small_run: Run) ->
         assert {"entropy/cal", "entropy/dat", "sharpens/dcm"} <= set(steps[0])
 
 
-@pytest.mark.parametrize("method", ["swav", "byol+adc", "moco", "relicv2", "supcon"])
+@pytest.mark.parametrize(
+    "method", ["swav", "byol+adc", "moco", "relicv2", "supcon", "dino", "nnclr", "lejepa", "tico", "diet", "vcreg"]
+)
 def test_small_crops_train(method: str, small_run: Run) -> None:
     steps = [line for line in lines(small_run(method=method, augment="multicrop")) if "loss" in line]
     assert len(steps) == 2
@@ -77,7 +80,7 @@ def test_small_crops_are_refused_where_a_method_has_none(method: str, words: str
         small_run(method=method, augment="multicrop")
 
 
-@pytest.mark.parametrize("method", ["supcon", "supervised+adc"])
+@pytest.mark.parametrize("method", ["supcon", "supervised+adc", "vcreg"])
 def test_labels_are_asked_for_by_methods_that_learn_from_them(method: str, small_run: Run) -> None:
     with pytest.raises(ValueError, match="needs labels, and fashion-mini has none"):
         small_run(method=method, labels="none", val_images=None)

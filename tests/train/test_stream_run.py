@@ -281,6 +281,7 @@ def test_a_shard_that_breaks_ends_the_run_in_one_line(made: Path, settings: Sett
     [
         ({"data": "bare"}, r"SimCLR.* needs a prior, and .* stores no prior features: .*glf shard --prior"),
         ({"method": "pcl"}, "keeps a state for every image"),
+        ({"method": "diet"}, "DIET keeps a state for every image, which is impossible with shards: use a folder"),
         ({"max_images": 50}, "use --epoch-images"),
         (
             {"prior": "timm:resnet18"},

@@ -138,7 +138,10 @@ def build(resolved: ResolvedAdaptation, inputs: ImageInputs, encoder: Encoder) -
     width = inputs.prior_width
     if config.checkpoint_activations:
         checkpoint_activations(encoder.backbone)
-    network = Network(trained, run.method.heads, run.objective.needs, classes=len(inputs.classes), prior=width)
+    rows = torch.from_numpy(inputs.train)
+    network = Network(
+        trained, run.method.heads, run.objective.needs, classes=len(inputs.classes), prior=width, rows=rows
+    )
     assert config.image_size is not None
     if encoder.halves is not None and config.precision == "32-true" and torch_device(config.device) == "cpu":
         side = config.image_size

@@ -1,4 +1,4 @@
-"""Aligning parts with a target without gradient: the other view (SimSiam), or the EMA teacher (BYOL, MEC, MoCo)."""
+"""Aligning parts with a target without gradient: another view, a neighbour (NNCLR), or the EMA teacher (BYOL, TiCo)."""
 
 from itertools import permutations
 
@@ -46,3 +46,25 @@ class MatchTeacher(Tempered):
     def forward(self, e: Embeddings) -> Scalar:
         teacher = e.require("teacher").detach()
         return mean(cosine(e.z[v], teacher[w], self.temperature) for v, w in cross_view_pairs(e.z, teacher))
+
+
+class TeacherDistance(Term):
+    """TiCo: projection of one view against the EMA teacher's of the other; half of it is 1 - cos."""
+
+    name, role, formula = "teacher_distance", "align", "|unit z - unit teacher'|^2"
+    needs = frozenset({"z", "teacher"})
+
+    def forward(self, e: Embeddings) -> Scalar:
+        teacher = e.require("teacher").detach()
+        return mean(unit_distance(e.z[v], teacher[w]) for v, w in cross_view_pairs(e.z, teacher))
+
+
+class PredictNeighbour(Tempered):
+    """NNCLR: predictor's output of one view against the other view's nearest neighbour in a queue."""
+
+    name, role, formula = "predict_neighbour", "align", "-cos(p, neighbour') / temperature"
+    needs = frozenset({"z", "p"})
+
+    def forward(self, e: Embeddings) -> Scalar:
+        p, neighbours = e.require("p"), e.require("neighbours")
+        return mean(cosine(p[v], neighbours[w], self.temperature) for v, w in cross_view_pairs(p, neighbours))

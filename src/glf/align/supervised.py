@@ -1,4 +1,4 @@
-"""Aligning parts of the supervised methods, which read labels."""
+"""Aligning parts of the methods with a target per image: a label, or the image itself (DIET)."""
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -57,3 +57,22 @@ class ClassScore(Term):
     def forward(self, e: Embeddings) -> Scalar:
         target = e.require("target")
         return mean(class_score(scores, target) for scores in e.require("scores"))
+
+
+class InstanceScore(Term):
+    """DIET: negative score of the image itself among all training images.
+
+    The cross-entropy with label smoothing is -(1 - smoothing) s_own - smoothing mean_j s_j + log sum_j exp(s_j): this
+    is its first summand, InstancePartition the others. Reference: Ibrahim et al. 2024 (DIET), with PyTorch's smoothing.
+    """
+
+    name, role, formula = "instance_score", "align", "-(1 - smoothing) score of the image itself"
+    needs = frozenset({"z", "instance_scores", "instance"})
+
+    def __init__(self, smoothing: float = 0.8) -> None:
+        super().__init__()
+        self.smoothing = smoothing
+
+    def forward(self, e: Embeddings) -> Scalar:
+        own = e.require("instance")
+        return (1 - self.smoothing) * mean(class_score(scores, own) for scores in e.require("instance_scores"))

@@ -116,10 +116,12 @@ BOUNDS = {
 }
 # Options of the methods (--options), by name; any other must not be negative.
 METHOD_BOUNDS = {
-    **dict.fromkeys(("temperature", "sharp", "sharpness", "distortion"), POSITIVE),  # divisors
-    **dict.fromkeys(("size", "clusters", "first", "second"), Bounds(least=1, most=10**6)),
+    **dict.fromkeys(
+        ("temperature", "sharp", "sharp_start", "sharpness", "distortion", "epsilon"), POSITIVE
+    ),  # divisors
+    **dict.fromkeys(("size", "clusters", "first", "second", "slices"), Bounds(least=1, most=10**6)),
     **dict.fromkeys(("queue", "warmup", "order", "rounds"), Bounds(least=0, most=10**8)),
-    **dict.fromkeys(("same", "old", "share"), SHARE),
+    **dict.fromkeys(("same", "old", "share", "sigreg", "smoothing", "within"), SHARE),
 }
 MAX_WORKERS = 16  # chosen automatically: more decoding processes or threads only wait for the disk and fill the memory
 NOT_EMPTY = {"probe_lrs", "logistic_c", "detect_lr", "fractions"}

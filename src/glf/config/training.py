@@ -77,9 +77,9 @@ class PretrainConfig:
     local: tuple[int, ...] | None = None
     """Layer widths of the local projector (vicregl); default: the method's."""
     prototypes: int | None = None
-    """Number of prototypes (swav); default: the method's."""
+    """Number of prototypes (swav, dino); default: the method's."""
     frozen_prototypes: float | None = None
-    """Epochs during which the prototypes are not trained (swav); default: the method's."""
+    """Epochs during which the prototypes are not trained (swav, dino); default: the method's."""
     ema_momentum: tuple[float, float] | None = None
     """First and last momentum of the EMA teacher; default: the method's."""
     options: dict[str, float] = field(default_factory=dict)

@@ -223,6 +223,33 @@ class ClassPartition(Term):
         return mean(entry_partition(scores) for scores in e.require("scores"))
 
 
+def smoothed_partition(scores: Float[Tensor, "batch entry"], smoothing: float) -> Scalar:
+    r"""Mean log-sum-exp minus a share of the mean score: the smoothed cross-entropy without the own score.
+
+    .. math:: \frac{1}{n} \sum_i \left(\log \sum_j e^{s_{ij}} - \frac{\epsilon}{m} \sum_j s_{ij}\right)
+
+    Reference: Szegedy et al. 2016, Eq. 3, label smoothing with the uniform distribution over all m entries.
+
+    >>> round(float(smoothed_partition(torch.ones(1, 2), smoothing=0.5)), 4)  # 1 + log 2 - 1/2
+    1.1931
+    """
+    return entry_partition(scores) - smoothing * scores.mean()
+
+
+class InstancePartition(Term):
+    """DIET: the log-partition over all training images, less the smoothed part of the target."""
+
+    name, role, formula = "instance_partition", "constrain", "log sum_j exp(score_j) - smoothing mean_j score_j"
+    needs = frozenset({"z", "instance_scores"})
+
+    def __init__(self, smoothing: float = 0.8) -> None:
+        super().__init__()
+        self.smoothing = smoothing
+
+    def forward(self, e: Embeddings) -> Scalar:
+        return mean(smoothed_partition(scores, self.smoothing) for scores in e.require("instance_scores"))
+
+
 class PrototypePartition(Tempered):
     """SwAV: the log-partition over prototypes, for each view once per code that it predicts."""
 

@@ -1,4 +1,4 @@
-"""Log-determinants: of the product of two views (MEC), and of running covariances (CorInfoMax)."""
+"""Log-determinants: of two views' product (MEC), of running covariances (CorInfoMax), of second moments (EMP-SSL)."""
 
 import torch
 from jaxtyping import Float
@@ -112,3 +112,35 @@ class LogDeterminants(Term):
     def forward(self, e: Embeddings) -> Scalar:
         precise = e.z if e.z.device.type == "mps" else e.z.double()  # MPS has no float64
         return log_determinants(self.memory(precise), self.epsilon).to(e.z.dtype)
+
+
+def coding_rate(z: Float[Tensor, "batch dim"], epsilon: float = 0.2) -> Scalar:
+    r"""Negative total coding rate of unit embeddings.
+
+    .. math:: -\frac{1}{2} \log\det\left(I + \frac{d}{n \epsilon} Z^T Z\right)
+
+    Reference: Tong et al. 2023 (EMP-SSL), Eq. 2 and 3. Differs from the paper: epsilon is not squared, as in their
+    code. By a Cholesky factor of the smaller one of two matrices with equal determinants.
+
+    >>> round(float(coding_rate(torch.eye(2), epsilon=1.0)), 4)  # 2 I: -1/2 log 4
+    -0.6931
+    """
+    n, d = z.shape
+    product = z @ z.T if n <= d else z.T @ z
+    identity = torch.eye(len(product), dtype=z.dtype, device=z.device)
+    factor, _ = torch.linalg.cholesky_ex(identity + d / (n * epsilon) * product)
+    logarithms: Tensor = factor.diagonal().log()
+    return -logarithms.sum()
+
+
+class CodingRate(Term):
+    """EMP-SSL: maximises each view's total coding rate. Meant for unit embeddings (the transform Normalise)."""
+
+    name, role, formula = "coding_rate", "constrain", "-log det(I + d / (n epsilon) Z^T Z) / 2"
+
+    def __init__(self, epsilon: float = 0.2) -> None:
+        super().__init__()
+        self.epsilon = epsilon
+
+    def forward(self, e: Embeddings) -> Scalar:
+        return mean(coding_rate(z, self.epsilon) for z in e.z)

@@ -1,4 +1,4 @@
-"""Constraints on the first and second moments of the batch: VICReg, VICRegL, Barlow Twins."""
+"""Constraints on the first and second moments of the batch: VICReg, VICRegL, Barlow Twins, TiCo."""
 
 from dataclasses import replace
 from itertools import combinations
@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from glf.nn.memory import RunningSecondMoments
 from glf.similarity import MatchedCells, correlation_of_views, off_diagonal
 from glf.terms import EmbeddingTransform, Term, mean
 from glf.types import Embeddings, Scalar
@@ -116,6 +117,37 @@ class Redundancy(Term):
     def forward(self, e: Embeddings) -> Scalar:
         pairs = combinations(range(len(e.z)), 2)
         return mean(redundancy(correlation_of_views(e, v, w)) for v, w in pairs)
+
+
+def second_moment(z: Float[Tensor, "batch dim"], moments: Float[Tensor, "dim dim"]) -> Scalar:
+    r"""Mean squared length of the embeddings in the metric of given second moments: large along crowded directions.
+
+    .. math:: \frac{1}{n} \sum_i z_i^T C z_i
+
+    Reference: Zhu et al. 2022 (TiCo), Eq. 6, the covariance contrast without rho.
+
+    >>> float(second_moment(torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 0.0], [0.0, 0.5]])))
+    3.0
+    """
+    return (z @ moments * z).sum(-1).mean()
+
+
+class SecondMoment(Term):
+    """TiCo: pushes embeddings out of the directions that earlier batches and this one use most.
+
+    Each view has running second moments of its own; ``old`` is the weight of their previous value. No gradient passes
+    through them. Meant for unit embeddings (the transform Normalise).
+    """
+
+    name, role, formula = "second_moment", "constrain", "z^T C z, C the running mean of z z^T"
+
+    def __init__(self, old: float = 0.9) -> None:
+        super().__init__()
+        self.old = old
+        self.memory = RunningSecondMoments(old)
+
+    def forward(self, e: Embeddings) -> Scalar:
+        return mean(second_moment(z, moments) for z, moments in zip(e.z, self.memory(e.z), strict=True))
 
 
 class LocalVariance(MatchedCells):

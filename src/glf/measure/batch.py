@@ -21,14 +21,18 @@ NO_STEP = 2**62
 
 @torch.no_grad()
 def embedding_statistics(e: Embeddings) -> dict[str, Tensor]:
-    """Scale, spread, rank and clumping of z, and the share of prototypes in use, for a line of metrics.jsonl."""
+    """Scale, spread, rank and clumping of z, and the share of prototypes in use, for a line of metrics.jsonl.
+
+    The share is left out where the EMA teacher has prototypes of its own (DINO): nothing gives them equal shares there,
+    and images in healthy runs share few of them.
+    """
     z = e.z[0, :MAX_IMAGES].float()
     gram = centred_gram(F.normalize(z, dim=1))
     twins, between = clumping(gram)
     found = {"z/scale": scale(z), "z/spread": relative_spread(z), "z/twins": twins, "z/between": between}
     if len(z) >= 4:
         found["z/rank"] = participation(gram, z.shape[1])
-    if e.prototypes is not None:
+    if e.prototypes is not None and e.teacher_prototypes is None:
         found["prototypes/used"] = prototypes_used(z, e.prototypes.float())
     return found
 

@@ -8,6 +8,7 @@ from typing import Any
 from glf.config.adc import AdcOptions, NeighbourOptions
 from glf.constrain.adc import ADC, DCM, LPM
 from glf.constrain.adc.neighbours import MEMORY_SIZE, PERPLEXITY, PRIOR_POWER, NeighbourDistributions
+from glf.constrain.sigreg import SIGReg
 from glf.constrain.target_distribution import TARGET_DISTRIBUTIONS, MatchDistribution
 from glf.terms import Term
 
@@ -71,5 +72,6 @@ _TABLE = (
     _of_adc("lpm", _lpm, "upsilon", "rho", "effective_dim", "prior_effective_dim"),
     _of_adc("adc", lambda o: ADC(**vars(o)), "nu", "upsilon", "ramp_epochs", *_OF_NEIGHBOURS),
     *(_match(name) for name in TARGET_DISTRIBUTIONS),
+    Constraint(name="sigreg", build=lambda weight: weight * SIGReg(), options={"weight": 0.05}),
 )
 CONSTRAINTS: dict[str, Constraint] = {one.name: one for one in _TABLE}

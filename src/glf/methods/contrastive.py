@@ -2,10 +2,11 @@
 
 from glf.align.distance import Cosine
 from glf.align.metaug import UnifiedMatch
-from glf.align.predict import MatchTeacher
+from glf.align.predict import MatchTeacher, PredictNeighbour
 from glf.align.relations import ClusterMatch, Invariance
 from glf.constrain import contrast as K
 from glf.constrain.metaug import UnifiedPartition
+from glf.constrain.neighbour_positive import NearestNeighbours, NeighbourPartition
 from glf.nn.heads import Heads
 from glf.nn.memory import Clusters
 from glf.objective import Method, Objective
@@ -73,6 +74,14 @@ def xsample(temperature: float, prior_temperature: float, share: float) -> Objec
     return Objective(align=Attract(relation), constrain=RowPartition(relation))
 
 
+def nnclr(temperature: float, queue: int, within: int) -> Objective:
+    return Objective(
+        align=PredictNeighbour(temperature),
+        constrain=NeighbourPartition(temperature, bool(within)),
+        transforms=[NearestNeighbours(queue)],
+    )
+
+
 _TEACHER = "EMA teacher without gradient"
 # fmt: off
 TABLE = [
@@ -119,5 +128,10 @@ TABLE = [
            options={"temperature": 0.1, "prior_temperature": 0.1, "share": 1.0}, heads=Heads(projector=(512, 128)),
            unverified="temperatures and the anchor's other view in the target (from the paper; no code was compared)",
            scale=1.4),
+    Method(name="nnclr", title="NNCLR", objective=nnclr,
+           paper="Dwibedi et al. 2021, With a Little Help from My Friends: Nearest-Neighbor Contrastive Learning of"
+                 " Visual Representations",
+           options={"temperature": 0.1, "queue": 4096, "within": 0},
+           heads=Heads(projector=(512, 128), predictor=(512,)), architecture="predictor"),
 ]
 # fmt: on

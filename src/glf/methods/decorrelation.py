@@ -1,16 +1,20 @@
 """Alignment alone, and methods that constrain the moments of the embeddings of a batch."""
 
 from glf.align.distance import MSE, Cosine, Diagonal, LocalMSE, UnitDistance
-from glf.constrain.logdet import LogDeterminants
+from glf.align.mean_view import MeanCosine, MeanDistance
+from glf.align.predict import TeacherDistance
+from glf.constrain.logdet import CodingRate, LogDeterminants
 from glf.constrain.moments import (
     Covariance,
     LocalCovariance,
     LocalVariance,
     Normalise,
     Redundancy,
+    SecondMoment,
     Standardise,
     Variance,
 )
+from glf.constrain.sigreg import SIGReg
 from glf.constrain.whiten import Whiten
 from glf.nn.heads import Heads
 from glf.objective import Method, Objective
@@ -47,6 +51,19 @@ def corinfomax(invariance: float, old: float) -> Objective:
     return Objective(align=invariance * MSE(), constrain=LogDeterminants(old), transforms=[Normalise()])
 
 
+def lejepa(sigreg: float, slices: int) -> Objective:
+    return Objective(align=(1 - sigreg) * MeanDistance(), constrain=sigreg * SIGReg(slices))
+
+
+def emp(invariance: float, epsilon: float) -> Objective:
+    return Objective(align=invariance * MeanCosine(), constrain=CodingRate(epsilon), transforms=[Normalise()])
+
+
+def tico(covariance: float, old: float) -> Objective:
+    align = 0.5 * TeacherDistance()  # 1 - cos
+    return Objective(align=align, constrain=covariance * SecondMoment(old), transforms=[Normalise()])
+
+
 # fmt: off
 TABLE = [
     Method(name="align", title="Alignment alone", objective=align,
@@ -72,5 +89,18 @@ TABLE = [
            paper="Ozsoy et al. 2022, Self-Supervised Learning with an Information Maximization Criterion",
            options={"invariance": 250.0, "old": 0.01},
            heads=Heads(projector=(512, 512, 64), norm=False), scale=3.0),
+    Method(name="lejepa", title="LeJEPA", objective=lejepa,
+           paper="Balestriero and LeCun 2025, LeJEPA: Provable and Scalable Self-Supervised Learning Without the"
+                 " Heuristics",
+           options={"sigreg": 0.05, "slices": 256}, heads=Heads(projector=(512, 512, 64)), scale=0.25),
+    Method(name="emp", title="EMP-SSL", objective=emp,
+           paper="Tong et al. 2023, EMP-SSL: Towards Self-Supervised Learning in One Training Epoch",
+           options={"invariance": 200.0, "epsilon": 0.2}, augment="patches",
+           heads=Heads(projector=(512, 512, 128)), scale=30.0),
+    Method(name="tico", title="TiCo", objective=tico,
+           paper="Zhu et al. 2022, TiCo: Transformation Invariance and Covariance Contrast for Self-Supervised Visual"
+                 " Representation Learning",
+           options={"covariance": 8.0, "old": 0.9}, heads=Heads(projector=(1024, 256)), ema_momentum=(0.99, 1.0),
+           architecture="EMA teacher without gradient", scale=0.25),
 ]
 # fmt: on

@@ -3,6 +3,7 @@
 from glf.align.predict import PredictTeacher, PredictTeacherCosine, PredictView
 from glf.align.relations import Relation, SwappedPrediction
 from glf.constrain import contrast as K
+from glf.constrain.centring import CentredCodes
 from glf.constrain.logdet import CodingLength
 from glf.constrain.sinkhorn import Codes
 from glf.nn.heads import Heads
@@ -38,6 +39,11 @@ def distil(temperature: float, queue: int) -> Objective:
     return Objective(Attract(relation), RowPartition(relation), transforms=[K.FromQueue(queue, "prior", current=True)])
 
 
+def dino(temperature: float, sharp: float, sharp_start: float, warmup: int, old: float) -> Objective:
+    codes = CentredCodes(sharp, sharp_start, warmup, old)
+    return Objective(SwappedPrediction(temperature), K.PrototypePartition(temperature), transforms=[codes])
+
+
 _TEACHER = "EMA teacher without gradient"
 # fmt: off
 TABLE = [
@@ -68,5 +74,10 @@ TABLE = [
            paper="Fang et al. 2021, SEED: Self-Supervised Distillation for Visual Representation",
            options={"temperature": 0.07, "queue": 4096}, heads=Heads(projector=()), scale=5.0,
            architecture="a linear head on the backbone's features, as wide as the prior's"),
+    Method(name="dino", title="DINO", objective=dino,
+           paper="Caron et al. 2021, Emerging Properties in Self-Supervised Vision Transformers",
+           options={"temperature": 0.1, "sharp": 0.04, "sharp_start": 0.04, "warmup": 0, "old": 0.9},
+           heads=Heads(projector=(512, 512, 128), prototypes=512, frozen_prototypes=1), ema_momentum=(0.99, 1.0),
+           architecture=f"{_TEACHER}, with prototypes of its own; prototypes are unit vectors"),
 ]
 # fmt: on

@@ -1,10 +1,10 @@
-"""Projectors, predictors and prototypes on top of the backbone."""
+"""Projectors, predictors, prototypes and classifiers of images on top of the backbone."""
 
 from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -54,3 +54,21 @@ class Prototypes(nn.Module):
 
     def forward(self) -> Float[Tensor, "prototype dim"]:
         return F.normalize(self.weight, dim=1)
+
+
+class InstanceClassifier(nn.Module):
+    """A linear classifier with one output per training image, in the order of their positions in the data set."""
+
+    def __init__(self, width: int, rows: Int[Tensor, " image"]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, len(rows))
+        self.rows: Tensor
+        self.register_buffer("rows", rows.sort().values)
+
+    def forward(self, z: Float[Tensor, "view batch dim"]) -> Float[Tensor, "view batch image"]:
+        scores: Tensor = self.linear(z)
+        return scores
+
+    def instances(self, indices: Int[Tensor, " batch"]) -> Int[Tensor, " batch"]:
+        """Positions of images of the data set among the training images."""
+        return torch.searchsorted(self.rows, indices)

@@ -63,6 +63,44 @@ class RunningCovariance(Memory):
         return average
 
 
+class RunningCentre(Memory):
+    """Exponential moving average of the mean over images and views, 0 at first (DINO). ``old`` weighs the old value."""
+
+    centre: Tensor
+
+    def __init__(self, old: float = 0.9) -> None:
+        super().__init__("centre")
+        self.old = old
+
+    def forward(self, values: Float[Tensor, "view batch dim"]) -> Float[Tensor, " dim"]:
+        """Return the centre of the batches before, then update it with this one (in training)."""
+        now = values.detach().mean((0, 1))
+        before = self.centre.to(now) if self.centre.numel() else torch.zeros_like(now)
+        if self.learning:
+            self.centre = torch.lerp(now, before, self.old)
+        return before
+
+
+class RunningSecondMoments(Memory):
+    """Exponential moving average of each view's second moments, 0 at first (TiCo). ``old`` weighs the old value."""
+
+    moments: Tensor
+
+    def __init__(self, old: float = 0.9) -> None:
+        super().__init__("moments")
+        self.old = old
+
+    def forward(self, z: Float[Tensor, "view batch dim"]) -> Float[Tensor, "view dim dim"]:
+        """Return the moments including this batch, without gradient."""
+        fixed = z.detach()
+        now = fixed.transpose(1, 2) @ fixed / z.shape[1]
+        before = self.moments.to(now) if self.moments.numel() else torch.zeros_like(now)
+        average = torch.lerp(now, before, self.old)
+        if self.learning:
+            self.moments = average
+        return average
+
+
 class RunningMoments(Memory):
     """Running mean and covariance of each view, with a gradient through the current batch (CorInfoMax).
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from glf.nn.backbone import Backbone
 from glf.nn.cut import Tail
-from glf.nn.heads import Heads, Prototypes, mlp
+from glf.nn.heads import Heads, InstanceClassifier, Prototypes, mlp
 from glf.nn.norms import frozen_batch_statistics
 from glf.types import Embeddings, Views
 
@@ -27,8 +27,8 @@ class Teacher(nn.Module):
         self.copy = copy.deepcopy(student).requires_grad_(False)
 
     @torch.no_grad()
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.copy(x)
+    def forward(self, *x: Tensor) -> Tensor:
+        out: Tensor = self.copy(*x)
         return out
 
     @torch.no_grad()
@@ -53,11 +53,18 @@ PASSED = ("target", "indices", "boxes", "prior")  # fields of Views that are pas
 class Network(nn.Module):
     """Views to Embeddings. All views of one size are one batch to the backbone.
 
-    ``classes`` and ``prior`` are the widths of the classifier and of the linear head on h, where a term needs them.
+    ``classes`` and ``prior`` are the widths of the classifier and of the linear head on h, where a term needs them;
+    ``rows`` are the positions of the training images in the data set, where a term classifies them.
     """
 
     def __init__(
-        self, backbone: Backbone | Tail, heads: Heads, needs: frozenset[str], classes: int = 0, prior: int = 0
+        self,
+        backbone: Backbone | Tail,
+        heads: Heads,
+        needs: frozenset[str],
+        classes: int = 0,
+        prior: int = 0,
+        rows: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.needs = needs
@@ -68,7 +75,15 @@ class Network(nn.Module):
         self.teacher = Teacher(self.student) if "teacher" in needs else None
         self.generator = mlp((widths[-1], *heads.generator, widths[-1])) if "generated" in needs else None
         self.prototypes = Prototypes(heads.prototypes, widths[-1]) if "prototypes" in needs else None
+        self.teacher_prototypes = None
+        if "teacher_prototypes" in needs:
+            assert self.prototypes is not None, "what has a teacher's prototypes has prototypes"
+            self.teacher_prototypes = Teacher(self.prototypes)
         self.classifier = nn.Linear(widths[-1], classes) if "scores" in needs else None
+        self.instances = None
+        if "instance_scores" in needs:
+            assert rows is not None, "the caller knows the training images"
+            self.instances = InstanceClassifier(widths[-1], rows)
         self.local = mlp((self.backbone.map_width(), *heads.local)) if "maps" in needs else None
         self.relation = nn.Linear(widths[0], prior) if "r" in needs else None
         # A faster form of the encoder, with the same weights, for training; in a list, so that it is not saved too.
@@ -118,8 +133,19 @@ class Network(nn.Module):
             maps=maps,
             scores=None if self.classifier is None else self.classifier(z),
             prototypes=None if self.prototypes is None else self.prototypes(),
+            teacher_prototypes=None if self.teacher_prototypes is None else self.teacher_prototypes(),
+            instance_scores=None if self.instances is None else self.instances(z),
+            instance=None if self.instances is None else self.instances.instances(views.indices),
+            full=len(full_views(views.x)),
             **passed,
         )
+
+    def update_teacher(self, momentum: float) -> None:
+        """Move the EMA teacher, and its prototypes if it has its own, towards the student."""
+        if self.teacher is not None:
+            self.teacher.follow(self.student, momentum)
+        if self.teacher_prototypes is not None and self.prototypes is not None:
+            self.teacher_prototypes.follow(self.prototypes, momentum)
 
     @torch.no_grad()
     def _clean(self, views: Views) -> Tensor:

@@ -98,7 +98,7 @@ def auto_configure(
     if facts.on_cpu:  # short runs
         tiny = recipes(config.method)["tiny"].settings
         choose("augment", tiny["augment"], "larger crops: a short run learns little from small ones")
-        choose("prototypes", tiny.get("prototypes"), "a small batch cannot be split evenly among more")
+        choose("prototypes", tiny.get("prototypes"), "a small batch cannot use more")
         if config.optimizer in (None, "adamw"):
             choose("lr", tiny["lr"], "a higher learning rate than usual, for a short run")
     if "prior" in needs:

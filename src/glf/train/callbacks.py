@@ -172,7 +172,7 @@ class UpdateTeacher(L.Callback):
         if module.network.teacher is not None and module.method.ema_momentum is not None:
             progress = module.global_step / (module.config.epochs * module.steps_per_epoch)
             momentum = momentum_at(progress, *module.method.ema_momentum)
-            module.network.teacher.follow(module.network.student, momentum)
+            module.network.update_teacher(momentum)
 
 
 class Probe(L.Callback):

@@ -8,7 +8,7 @@ Reference: Gao et al. 2021, Scaling Deep Contrastive Learning Batch Size under M
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -40,9 +40,11 @@ def concatenate(chunks: Sequence[Embeddings]) -> Embeddings:
         values = [getattr(chunk, name) for chunk in chunks if getattr(chunk, name) is not None]
         if values:
             fields[name] = values[0] if dim is None else torch.cat(values, dim)
-    batch = Embeddings(**fields).in_full_precision()
+    given: dict[str, Any] = fields
+    batch = Embeddings(**given, full=chunks[0].full).in_full_precision()
     present = {name: getattr(batch, name).detach() for name in fields}
-    return Embeddings(**{name: value.requires_grad_(name in LEARNT) for name, value in present.items()})
+    leaves: dict[str, Any] = {name: value.requires_grad_(name in LEARNT) for name, value in present.items()}
+    return Embeddings(**leaves, full=batch.full)
 
 
 class EmbeddingGradients(NamedTuple):

@@ -157,7 +157,7 @@ def _resolve_shards(
     """
     if config.max_images is not None:
         raise ValueError("--max-images does not work with shards: use --epoch-images")
-    if "indices" in needs:
+    if needs & {"indices", "instance"}:
         raise ValueError(f"{method.title} keeps a state for every image, which is impossible with shards: use a folder")
     shards = open_stream(config.data, size=config.image_size, labels=config.labels)
     if "target" in needs and not shards.classes:

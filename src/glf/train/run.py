@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import lightning as L
+import torch
 from rich.console import Console
 
 from glf import rundir
@@ -89,7 +90,12 @@ def build(run: Resolved, inputs: Inputs, log: RunLog) -> Pretraining:
     seed_everything(config.seed)
     return Pretraining(
         network=Network(
-            backbone, run.method.heads, objective.needs, classes=len(inputs.classes), prior=inputs.prior_width
+            backbone,
+            run.method.heads,
+            objective.needs,
+            classes=len(inputs.classes),
+            prior=inputs.prior_width,
+            rows=torch.from_numpy(inputs.train),
         ),
         objective=objective,
         method=run.method,

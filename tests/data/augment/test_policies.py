@@ -64,7 +64,9 @@ def test_multicrop_equals_swavs():
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_view_has_valid_ranges(name):
     views = policy(name)
-    assert len(views) == {"multicrop": 8, "multicrop224": 8, "wmse4": 4}.get(name, 2)
+    assert len(views) == {"multicrop": 8, "multicrop224": 8, "wmse4": 4, "single": 1, "patches": 20, "patches8": 8}.get(
+        name, 2
+    )
     for view in views:
         assert 0 < view.crop_area[0] <= view.crop_area[1] <= 1
         assert 0 < view.ratio[0] <= view.ratio[1]

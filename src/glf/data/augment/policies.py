@@ -36,6 +36,7 @@ _GLOBAL = replace(_STRONG, crop_area=(0.14, 1.0))
 _LOCAL = replace(_STRONG, crop_area=(0.05, 0.14), side=18 / 32)
 _BYOL = ViewPolicy(crop_area=(0.08, 1.0), saturation=0.2)
 _BYOL224 = (replace(_BYOL, blur=1.0), replace(_BYOL, blur=0.1, solarise=0.2))
+_PATCH = ViewPolicy(crop_area=(0.25, 0.25), ratio=(1, 1), hue=0.2, blur=0.1, solarise=0.1)
 _CROP_AND_FLIP = ViewPolicy(jitter=0, grey=0)
 
 POLICIES: dict[str, tuple[ViewPolicy, ...]] = {
@@ -67,6 +68,12 @@ POLICIES: dict[str, tuple[ViewPolicy, ...]] = {
     "mec": tuple(replace(view, crop_area=(0.2, 1.0)) for view in _BYOL224),
     # wmse with four views
     "wmse4": (_WMSE,) * 4,
+    # One view, for methods that compare no views (DIET): half the cost of two
+    "single": (_WMSE,),
+    # EMP-SSL on CIFAR: square crops of a quarter of the image; of the authors' 20 to 200 patches the fewest
+    "patches": (_PATCH,) * 20,
+    # patches with eight views, for a CPU
+    "patches8": (_PATCH,) * 8,
     # ReSSL: a strong view, and a weak one (crop and flip only), which must be the last
     "ressl": (ViewPolicy(blur=0.5), _CROP_AND_FLIP),
     # solo-learn's ReSSL for CIFAR
