@@ -1,7 +1,6 @@
-"""A plug-in: a constraint of your own, and a method of your own.
+"""A plug-in with a method and a constraint of your own (docs/adding_a_term.md).
 
-glf pretrain --plugin examples/own_terms.py --method vicreg+norm --options norm.weight 0.2
-glf pretrain --plugin examples/own_terms.py --method huber
+glf pretrain --plugin examples/own_terms.py --method huber+norm --options norm.weight 0.2
 """
 
 from torch import Tensor
