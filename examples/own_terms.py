@@ -1,7 +1,4 @@
-"""A plug-in with a method and a constraint of your own (docs/adding_a_term.md).
-
-glf pretrain --plugin examples/own_terms.py --method huber+norm --options norm.weight 0.2
-"""
+"""A plug-in: glf pretrain --plugin examples/own_terms.py --method huber+norm --options norm.weight 0.2"""
 
 from torch import Tensor
 from torch.nn import functional as F
