@@ -1,8 +1,4 @@
-"""A plug-in: a constraint of your own, and a method of your own.
-
-glf pretrain --plugin examples/own_terms.py --method vicreg+norm --options norm.weight 0.2
-glf pretrain --plugin examples/own_terms.py --method huber
-"""
+"""A plug-in: glf pretrain --plugin examples/own_terms.py --method huber+norm --options norm.weight 0.2"""
 
 from torch import Tensor
 from torch.nn import functional as F
