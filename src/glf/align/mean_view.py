@@ -39,7 +39,7 @@ def mean_cosine(z: ViewsOfImages) -> Scalar:
     .. math:: -\frac{1}{Vn} \sum_v \sum_i \cos\left(z_{vi}, \bar z_i\right),
         \quad \bar z_i = \frac{1}{V} \sum_w z_{wi}
 
-    Reference: Tong et al. 2023 (EMP-SSL), Eq. 4, with unit z; nothing is detached, as in their code.
+    Reference: Tong et al. 2023 (EMP-SSL), the invariance term, with unit z; nothing is detached, as in their code.
 
     >>> import torch
     >>> round(float(mean_cosine(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]))), 4)  # 45 degrees on either side

@@ -119,8 +119,8 @@ def coding_rate(z: Float[Tensor, "batch dim"], epsilon: float = 0.2) -> Scalar:
 
     .. math:: -\frac{1}{2} \log\det\left(I + \frac{d}{n \epsilon} Z^T Z\right)
 
-    Reference: Tong et al. 2023 (EMP-SSL), Eq. 2 and 3. Differs from the paper: epsilon is not squared, as in their
-    code. By a Cholesky factor of the smaller one of two matrices with equal determinants.
+    Reference: Tong et al. 2023 (EMP-SSL), the total coding rate. Differs from the paper: epsilon is not squared, as in
+    their code. By a Cholesky factor of the smaller one of two matrices with equal determinants.
 
     >>> round(float(coding_rate(torch.eye(2), epsilon=1.0)), 4)  # 2 I: -1/2 log 4
     -0.6931

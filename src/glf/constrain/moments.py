@@ -124,7 +124,7 @@ def second_moment(z: Float[Tensor, "batch dim"], moments: Float[Tensor, "dim dim
 
     .. math:: \frac{1}{n} \sum_i z_i^T C z_i
 
-    Reference: Zhu et al. 2022 (TiCo), Eq. 6, the covariance contrast without rho.
+    Reference: Zhu et al. 2022 (TiCo), the covariance contrast loss without rho.
 
     >>> float(second_moment(torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 0.0], [0.0, 0.5]])))
     3.0

@@ -18,8 +18,8 @@ def epps_pulley(x: Float[Tensor, "sample slice"], knots: int = 17, bound: float 
 
     by the trapezoid rule on knots in [0, T], doubled because the integrand is even. T is ``bound``.
 
-    Reference: Epps and Pulley 1983; Balestriero and LeCun 2025 (LeJEPA), SIGReg, with the knots of their code. The
-    paper integrates from -5 to 5.
+    Reference: Epps and Pulley 1983; Balestriero and LeCun 2025 (LeJEPA), SIGReg, with the knots of their
+    minimal code, which takes the half of the paper's symmetric interval.
 
     >>> x = torch.zeros(2, 1)
     >>> round(float(epps_pulley(x, knots=2, bound=1.0)), 4)  # at 1: 2 * (1 - exp(-1/2))^2 exp(-1/2); at 0: nothing

@@ -101,6 +101,7 @@ TABLE = [
            paper="Zhu et al. 2022, TiCo: Transformation Invariance and Covariance Contrast for Self-Supervised Visual"
                  " Representation Learning",
            options={"covariance": 8.0, "old": 0.9}, heads=Heads(projector=(1024, 256)), ema_momentum=(0.99, 1.0),
-           architecture="EMA teacher without gradient", scale=0.25),
+           architecture="EMA teacher without gradient", scale=0.25,
+           unverified="constants (those of lightly; we found no code of the authors)"),
 ]
 # fmt: on
