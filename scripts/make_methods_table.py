@@ -39,7 +39,8 @@ def table() -> str:
 
 def names() -> str:
     """The names of all methods, for README.md."""
-    return textwrap.fill(", ".join(f"{one.title} (`{name}`)" for name, one in METHODS.items()) + ".", 118)
+    known = ", ".join(f"{one.title} (`{name}`)" for name, one in METHODS.items())
+    return textwrap.fill(f"{len(METHODS)} methods: {known}.", 118)
 
 
 PAGES = {ROOT / "docs" / "concepts.md": table, ROOT / "README.md": names}
