@@ -35,7 +35,7 @@ def build(case: str, norm: bool = False) -> tuple[Network, Objective]:
     torch.manual_seed(3)
     backbone = Backbone("timm:test_resnet" if norm else "timm:test_convnext", channels=1, image_size=SIDE)
     rows = torch.arange(BATCH + 2)
-    network = Network(backbone, replace(heads, last_norm=False), objective.needs, classes=CLASSES, rows=rows)
+    network = Network(backbone, replace(heads, last_norm=False), objective.needs, classes=CLASSES, prior=5, rows=rows)
     if not norm:
         for module in list(network.modules()):
             for name, child in module.named_children():

@@ -104,7 +104,8 @@ def exact(cropper: Cropper, drawn: ViewParameters, size: int) -> Float[Tensor, "
             colour.recolour_one_(image, *numbers)
     else:
         x = colour.recolour(x.contiguous(), drawn.amount, drawn.order, drawn.grey)
-    return _solarise(x if drawn.sigma is None else resampling.blur(x, drawn.sigma), drawn)
+    blurred = x if drawn.sigma is None else resampling.blur(x, drawn.sigma)
+    return _solarise(blurred.clamp_(0, 1), drawn)  # hue, grey and blur may exceed 1 by a rounding
 
 
 def fused(cropper: Cropper, drawn: ViewParameters, size: int) -> Float[Tensor, "batch channel {size} {size}"]:
