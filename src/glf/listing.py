@@ -1,5 +1,8 @@
 """glf methods: the table of methods and constraints; of one method, its parts, options and recipes."""
 
+import re
+import shlex
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -20,31 +23,38 @@ def methods(config: MethodsConfig, console: Console | None = None) -> dict[str, 
     plugins.load(plugins.pin(config.plugin))
     if config.name is not None:
         method = parse(config.name)
-        _print_method(method, console)
+        _print_method(method, console, config.plugin)
         return {method.name: method}
     plugins.load_installed()
-    table = Table("method", "aligning part", "constraining part", "paper", show_lines=True)
+    table = Table("method", "aligning part", "constraining part", "from")
     for name, method in METHODS.items():
         parts = method.describe()
-        table.add_row(name, _lines(parts["align"]), _lines(parts["constrain"]), as_text(method.paper))
+        table.add_row(
+            name, _names(parts["align"]), _names(parts["constrain"]), as_text(re.split("[,:]", method.paper)[0])
+        )
     console.print(table)
     added = Table("add with +", "constraining part")
     for name, constraint in CONSTRAINTS.items():
-        added.add_row(name, _lines(describe_term(constraint.term(AdcOptions(), {}))))
+        added.add_row(name, as_text("\n".join(map(str, describe_term(constraint.term(AdcOptions(), {}))))))
     console.print(added)
+    say(console, "formulas, options and recipes of one: glf methods NAME")
     return METHODS
 
 
-def _lines(parts: list[Part]) -> Text:
-    return as_text("\n".join(str(part) for part in parts))
+def _names(parts: list[Part]) -> Text:
+    """The terms of a part with their weights, then whether transforms and the architecture belong to it."""
+    terms = " + ".join(part.label for part in parts if part.is_formula)
+    others = ", ".join(dict.fromkeys(part.label for part in parts if not part.is_formula))
+    return as_text(f"{terms} ({others})" if terms and others else terms or others or "none")
 
 
-def _print_method(method: Method, console: Console) -> None:
-    say(console, f"{method.title}: {method.paper}")
+def _print_method(method: Method, console: Console, plugin: tuple[str, ...]) -> None:
+    say(console, ": ".join(one for one in (method.title, method.paper) if one))
     for role, parts in method.describe().items():
         for part in parts:
             say(console, f"  {role:11}{part}")
     options = "  ".join(f"{key} {value:g}" for key, value in method.options.items())
     say(console, f"options (--options NAME VALUE): {options or 'none'}")
+    own = "".join(f" --plugin {shlex.quote(str(name))}" for name in plugin)
     for key, recipe in recipes(method.name).items():
-        say(console, *recipe.described(method.name, key).split("\n"))
+        say(console, *recipe.described(method.name + own, key).split("\n"))
