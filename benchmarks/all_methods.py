@@ -42,6 +42,7 @@ OWN_MOMENTS = (
 WHY = {
     "align": "without a constraint it collapses, as in Figure 1 of the paper",
     "align+gaussian": OWN_MOMENTS,
+    "align+mixture": "it does not collapse, and is level with raw pixels after ten epochs",
 }
 
 
