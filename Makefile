@@ -100,7 +100,7 @@ bench: install ## Measure speed against peers and limits, everything but the bac
 study: install ## Run the study STUDY of benchmarks/studies on IMAGES and write its table (hours; resumable)
 	@$(BIN)/python benchmarks/study.py $(STUDY) $(if $(IMAGES),--images $(IMAGES))
 
-methods: install ## Train every method on 5,000 images of CIFAR-10, given as IMAGES (55 minutes)
+methods: install ## Train every method on 5,000 images of CIFAR-10, given as IMAGES (2 hours; resumable)
 	@$(BIN)/python benchmarks/all_methods.py $(if $(IMAGES),--images $(IMAGES))
 
 docs: install ## Build the documentation into build/docs, with warnings as errors
