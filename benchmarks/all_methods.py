@@ -23,7 +23,7 @@ from glf.methods import METHODS
 from glf.result import write_file
 
 HERE = Path(__file__).parent
-RUNS = HERE.parent / "runs" / "all_methods"
+RUNS = Path("runs") / "all_methods"
 OUT = HERE / "results" / "all_methods.json"
 # Those that other libraries train most: three seeds.
 MOST_USED = (
