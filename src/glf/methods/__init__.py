@@ -58,7 +58,7 @@ def register_constraint(name: str, build: Callable[..., Term], options: Options 
 
 
 def _check(term: Term) -> None:
-    """Refuse a term that lacks what is shown and saved of it, or that needs what there is not."""
+    """Refuse a term without a name, role or formula, or that needs a field which no network produces."""
     for attribute in ("name", "role", "formula"):
         if not isinstance(getattr(term, attribute, None), str):
             raise ValueError(f"the term {type(term).__name__} has no {attribute}: a text of that name in its class")

@@ -7,9 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from glf.constrain.adc.equations import FLOOR
+
 LogRows = Float[Tensor, "anchor entry"]
 PerAnchor = Float[Tensor, " anchor"]
-FLOOR = 1e-8  # of the target's probabilities in reverse_kl, which takes their logarithms
 
 
 def kl(log_p: LogRows, log_q: LogRows) -> PerAnchor:

@@ -19,6 +19,7 @@ from glf.constrain.adc.kernels import (
     student_factor,
 )
 from glf.relations.rows import Bank, LogRows, Place, Rows, bank_of, equally, excluded, samples
+from glf.similarity import similarities
 from glf.types import Embeddings
 
 Space = Literal["unit", "standard", "raw"]
@@ -74,7 +75,7 @@ class CosineSoftmax(Kernel):
     temperature: float = 0.1
 
     def of_samples(self, anchors: Tensor, entries: Tensor, ignored: Tensor | None) -> Tensor:
-        return F.normalize(anchors, dim=-1) @ F.normalize(entries, dim=-1).T / self.temperature
+        return similarities(anchors, entries, self.temperature)
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ class Nearest(Kernel):
         return equally(near, excluded(e, place, len(cosines), bank), cosines.dtype)
 
     def of_samples(self, anchors: Tensor, entries: Tensor, ignored: Tensor | None) -> Tensor:
-        return F.normalize(anchors, dim=-1) @ F.normalize(entries, dim=-1).T
+        return similarities(anchors, entries, 1.0)
 
 
 @dataclass(frozen=True)

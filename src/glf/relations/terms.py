@@ -5,6 +5,7 @@ from typing import cast, get_args
 from torch import Tensor
 
 from glf.config.base import nearest
+from glf.constrain.adc.neighbours import entropy
 from glf.relations.divergences import DIVERGENCES
 from glf.relations.kernels import Kernel
 from glf.relations.rows import Among, Bank, LogRows, Place, Rows
@@ -102,7 +103,7 @@ class Relate(Banked):
         for here, there in self.places(e):
             for name, rows, place in (("target", self.target, there), ("rows", self.rows, here)):
                 log_p = rows.log_p(e, place, self._bank())
-                found[name].append(-(log_p.exp() * log_p).sum(-1).mean())
+                found[name].append(entropy(log_p).mean())
         return {f"entropy/{self.name}/{name}": mean(values) for name, values in found.items()}
 
     def _bank(self) -> Bank | None:
