@@ -138,7 +138,7 @@ class RunMore(TypedDict, total=False):
     """What a run of a comparison may lack: its place on this machine, and its online probe."""
 
     path: str
-    curve: list[tuple[float, float]]
+    curves: dict[str, list[tuple[float, float]]]
 
 
 class ComparedRun(RunMore):

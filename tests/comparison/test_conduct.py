@@ -254,9 +254,9 @@ def test_a_run_on_two_devices_is_trained_and_evaluated_once(few_images: str, tmp
 
 
 def test_the_online_probe_of_a_run_is_stored(tmp_path: Path) -> None:
-    lines = [{"step": 5, "loss": 1.0}, {"step": 10, "val/knn": 0.2}, {"step": 40, "val/knn": 0.3}, {"step": 40}]
+    lines = [{"step": 5, "loss": 1.0}, {"step": 10, "val/knn": 0.2}, {"step": 40, "val/knn": 0.3, "val/linear": 0.4}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps({"epoch": 0, **line}) + "\n" for line in lines))
-    assert online_probe(tmp_path) == {"curve": [(0.25, 0.2), (1.0, 0.3)]}
+    assert online_probe(tmp_path) == {"curves": {"val/knn": [(0.25, 0.2), (1.0, 0.3)], "val/linear": [(1.0, 0.4)]}}
     (tmp_path / "metrics.jsonl").write_text('{"step": 5, "epoch": 0, "loss": 1.0}\n')
-    assert online_probe(tmp_path) == {}
-    assert online_probe(tmp_path / "none") == {}
+    assert online_probe(tmp_path) == {"curves": {}}
+    assert online_probe(tmp_path / "none") == {"curves": {}}

@@ -125,7 +125,8 @@ def test_references_without_labels_leave_gaps() -> None:
 def test_the_online_probe_during_training() -> None:
     runs = content()["runs"]
     for run in runs:
-        run["curve"] = [(0.25, run["values"]["linear"] - 0.3), (0.5, 0.4), (1.0, run["values"]["linear"])]
+        points = [(0.25, run["values"]["linear"] - 0.3), (0.5, 0.4), (1.0, run["values"]["linear"])]
+        run["curves"] = {"val/linear": points}
     found = texts(content(runs=runs))
     (title,) = [title for title in found if "during training" in title]
     head, none, adc = found[title]
@@ -133,6 +134,6 @@ def test_the_online_probe_during_training() -> None:
     assert none[2:4] == ["21.0 ± 1.0 (3)", "40.0 ± 0.0 (3)"]
     assert adc[3] == "40.0 ± 0.0 (3), +0.00, n.s. [0.00, 0.00] (3)"
     assert adc[5].startswith("53.0 ± 1.1 (3), +2.00 [1.50")
-    del runs[0]["curve"]
+    del runs[0]["curves"]
     assert "(2)" in texts(content(runs=runs))[title][1][1]
     assert not any("during" in title for title in texts(content()))

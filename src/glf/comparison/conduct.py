@@ -16,7 +16,7 @@ from glf.config.evaluation import CompareConfig
 from glf.files import check_output, is_page
 from glf.health.examine import read_metrics
 from glf.reporting.page import write_report
-from glf.reporting.study_tables import markdown
+from glf.reporting.study_tables import ONLINE_METRICS, markdown
 from glf.result import RESULT_SCHEMA, load_json, provenance, write_file
 from glf.runfiles import COMPARISON, METRICS, PAGE, RESULT, TABLE
 from glf.schema import ComparisonResult
@@ -125,11 +125,14 @@ def record(study: Study, cell: Cell, out: Path) -> Record | None:
 
 
 def online_probe(run: Path) -> Record:
-    """The online probe's k-NN accuracies, each with the share of training after which it was measured; {} if none."""
+    """The online probe's accuracies by name, each with the share of training after which it was measured."""
     records = read_metrics(run) if (run / METRICS).is_file() else []
     last = max((record["step"] for record in records), default=0)
-    curve = [(round(record["step"] / last, 4), record["val/knn"]) for record in records if "val/knn" in record]
-    return {"curve": curve} if curve else {}
+    curves = {
+        name: [(round(record["step"] / last, 4), record[name]) for record in records if name in record]
+        for name in ONLINE_METRICS
+    }
+    return {"curves": {name: points for name, points in curves.items() if points}}
 
 
 def write(study: Study, out: Path, failed: dict[str, str], known: Mapping[str, Record] = _NONE) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def training_charts(run: Run) -> list[Chart]:
             "share of the same class in ADC's neighbour distributions, held-out training images",
             [key for key in run.curves if key.startswith("val/mass/")],
         ),
-        _curves(run, "knn", "k-NN accuracy on held-out training images", ["val/knn"]),
+        _curves(run, "online", "accuracy on held-out training images", ["val/knn", "val/linear"]),
         _curves(run, "kept", "share of the frozen encoder's neighbours kept", ["val/kept"]),
         _curves(run, "rank", "effective rank of held-out features", ["val/rank"]),
         _curves(run, "spread", "spread of held-out features (0: collapsed to a point)", ["val/spread"]),

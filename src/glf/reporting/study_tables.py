@@ -21,6 +21,7 @@ COLUMN_METRICS = COMPARED_METRICS | {
     "logistic10": "10 labels per class",
     "logistic100": "100 labels per class",
 }
+ONLINE_METRICS = {"val/linear": "linear accuracy", "val/knn": "k-NN accuracy"}  # of the online probe
 PROGRESS = (0.1, 0.25, 0.5, 0.75, 1.0)  # shares of training in the tables of the online probe
 PAPER_COLUMNS = 4  # base, + DCM, + LPM, + ADC
 EXPLANATION = (
@@ -144,16 +145,16 @@ def study_tables(content: dict[str, Any]) -> list[Table]:
 
 def _progress_tables(content: dict[str, Any]) -> list[Table]:
     """How differences develop: the online probe of the variants at several points of training, where it was stored."""
-    measured = [run for run in content["runs"] if len(run.get("curve", ())) > 1]
     tables = []
-    for data, method in product(content["data"], content["methods"]):
+    for data, method, metric in product(content["data"], content["methods"], ONLINE_METRICS):
+        measured = [run for run in content["runs"] if len(run.get("curves", {}).get(metric, ())) > 1]
         rows: list[Row] = [[method, *(f"{100 * share:.0f} % of training" for share in PROGRESS)]]
         own = [run for run in measured if (run["data"], run["method"]) == (data, method)]
         for variant in content["variants"]:
             cells = []
             for share in PROGRESS:
                 values, base = (
-                    {run["seed"]: _at(run["curve"], share) for run in own if run["variant"] == name}
+                    {run["seed"]: _at(run["curves"][metric], share) for run in own if run["variant"] == name}
                     for name in (variant, content["base"])
                 )
                 pairs = sorted(values.keys() & base.keys()) if variant != content["base"] else []
@@ -162,7 +163,8 @@ def _progress_tables(content: dict[str, Any]) -> list[Table]:
             if any(cell.value is not None for cell in cells):
                 rows.append([variant, *cells])
         if len(rows) > 1:
-            tables.append(Table(f"{Path(data).name}, k-NN on held-out training images during training", rows))
+            title = f"{Path(data).name}, {ONLINE_METRICS[metric]} on held-out training images during training"
+            tables.append(Table(title, rows))
     return tables
 
 

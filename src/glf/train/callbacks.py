@@ -20,6 +20,7 @@ from glf.files import RESUME_ADVICE, explain_full_disk, printable
 from glf.loggers import Loggers
 from glf.measure.geometry import effective_rank, full_rank, spread
 from glf.measure.knn import weighted_knn_predict
+from glf.measure.ridge import ridge_predict
 from glf.nn.features import NotFiniteError, encode
 from glf.nn.memory import Clusters
 from glf.nn.network import momentum_at
@@ -176,7 +177,7 @@ class UpdateTeacher(L.Callback):
 
 
 class Probe(L.Callback):
-    """Online probe after an epoch: k-NN accuracy on held-out training images if labelled, effective rank, spread."""
+    """Online probe after an epoch: k-NN and linear accuracy on held-out training images, effective rank, spread."""
 
     def __init__(
         self,
@@ -223,7 +224,8 @@ class Probe(L.Callback):
             raise NotFiniteError(f"stopped at step {trainer.global_step}: {lost}")
 
     def measure(self, module: Pretraining) -> dict[str, float]:
-        """Return val/knn (weighted k-NN), val/rank, val/full_rank (its value for isotropic features), val/spread.
+        """Return val/rank, val/full_rank (its value for isotropic features), val/spread; with labels val/knn (weighted
+        k-NN) and val/linear (ridge regression).
 
         An adaptation adds val/kept, the share of neighbours kept from the frozen encoder; ADC adds val/mass.
         """
@@ -236,8 +238,11 @@ class Probe(L.Callback):
         if self.images.labelled:
             labels, truth = (torch.from_numpy(self.images.targets[rows]) for rows in (self.bank, self.val))
             k = min(KNN_K, len(bank))
-            predicted = weighted_knn_predict(bank, labels, val, k, KNN_TEMPERATURE)
-            result["val/knn"] = round(float((predicted == truth).float().mean()), 4)
+            predicted = {
+                "val/knn": weighted_knn_predict(bank, labels, val, k, KNN_TEMPERATURE),
+                "val/linear": ridge_predict(bank, labels, val),
+            }
+            result |= {name: round(float((one == truth).float().mean()), 4) for name, one in predicted.items()}
         masses = self.mass.measure(module) if self.mass is not None else {}
         return result | masses | module.compare_with_start(self.bank, bank)
 
