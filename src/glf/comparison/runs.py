@@ -23,7 +23,8 @@ _OF_THE_ENCODER = {"backbone", "stem", "prior", "prior_weights", "prior_size"}
 _NOT_IN_EVALUATION_KEY = {"run", "references", "artifacts", "log", "device", "batch_size", "root", "download"}
 # Fields of the training config that the results of raw pixels and of the network before training depend on.
 _REFERENCE_FIELDS = {
-    "data", "max_images", "val_images", "labels", "seed", "backbone", "image_size", "stem", "encoder", "weights",
+    "data", "max_images", "val_images", "labels", "seed", "backbone", "image_size", "stem", "whiten_stem", "encoder",
+    "weights",
 }  # fmt: skip
 
 

@@ -34,8 +34,8 @@ PRETRAIN_GROUPS: dict[str, Group] = {
     "network": (
         "The backbone, and the heads on it.",
         (
-            "backbone", "weights", "stem", "projector", "projector_norm", "predictor", "local", "prototypes",
-            "frozen_prototypes",
+            "backbone", "weights", "stem", "whiten_stem", "projector", "projector_norm", "predictor", "local",
+            "prototypes", "frozen_prototypes",
         ),
     ),
     "optimisation": (

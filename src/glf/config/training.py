@@ -66,6 +66,8 @@ class PretrainConfig:
     stem: Stem = "auto"
     """First layers: stride 1 for small images (small), or the model's own (standard); auto decides by the image
     size."""
+    whiten_stem: bool = False
+    """Set the first convolution to whitening filters of patches of the images, and do not train it (for short runs)."""
     weights: Path | None = None
     """Initial weights of the backbone (.safetensors, .pt, .pth, .ckpt)."""
     projector: tuple[int, ...] | None = None
@@ -149,8 +151,7 @@ class PretrainConfig:
     """Chunks into which each device splits its part of the batch to save memory; loss and gradient are those of the
     whole batch."""
     checkpoint_activations: bool = False
-    """Compute the activations inside the backbone's blocks again in the backward pass instead of storing them: the same
-    gradients with less memory, in about a third more time."""
+    """Compute the backbone's activations again in the backward pass: less memory, a third more time."""
     precision: Precision = "32-true"
     """Precision of the network; the objective is computed in float32 or better."""
     compile: bool = False
@@ -170,6 +171,8 @@ class PretrainConfig:
         check_options(self, batch_size=Bounds(least=2, most=10**7))
         if self.compile and self.checkpoint_activations:
             raise ValueError("--compile decides itself what to compute again: drop --checkpoint-activations")
+        if self.whiten_stem and self.weights is not None:
+            raise ValueError("--whiten-stem would replace the first layer of --weights: drop one of them")
         for name in self.logger:
             if name not in LOGGERS:
                 known = ", ".join(LOGGERS)
@@ -250,14 +253,15 @@ class AdaptConfig(PretrainConfig):
     shuffle: tyro.conf.Suppress[int] = 1000
     epoch_images: tyro.conf.Suppress[int | None] = None
     compile: tyro.conf.Suppress[bool] = False
+    whiten_stem: tyro.conf.Suppress[bool] = False
     auto: tyro.conf.Suppress[bool] = True
     warmup_epochs: tyro.conf.Suppress[float | None] = None
     sync_norm: tyro.conf.Suppress[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.sync_norm or self.compile:
-            raise ValueError("sync_norm and compile do not apply to an adaptation")
+        if self.sync_norm or self.compile or self.whiten_stem:
+            raise ValueError("sync_norm, compile and whiten_stem do not apply to an adaptation")
         if self.tail is not None and self.train != "tail":
             raise ValueError(f"--tail only applies to --train tail, not to --train {self.train}")
 

@@ -25,6 +25,7 @@ from glf.data.images import ImageSet, statistics
 from glf.device import seed_everything
 from glf.files import atomic_write
 from glf.nn.backbone import Backbone
+from glf.nn.whitening import whiten_stem
 from glf.runfiles import BACKBONE
 
 _WRAPPERS = ("state_dict", "model", "model_state", "model_state_dict")
@@ -57,6 +58,8 @@ def build_backbone(
     )
     if config.weights is not None:
         load_weights(backbone.body, config.weights)
+    if config.whiten_stem:
+        whiten_stem(backbone, images)
     return backbone
 
 

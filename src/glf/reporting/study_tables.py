@@ -15,8 +15,7 @@ COMPARED_METRICS = {
     "logistic": "logistic probe",
     "knn5": "k-NN (k = 5)",
 }
-# Columns of the tables with a row per variant: they have room for more
-COLUMN_METRICS = COMPARED_METRICS | {
+TABLE_METRICS = COMPARED_METRICS | {
     "logistic1": "1 label per class",
     "logistic10": "10 labels per class",
     "logistic100": "100 labels per class",
@@ -109,16 +108,15 @@ def study_tables(content: dict[str, Any]) -> list[Table]:
     variant and a column per metric. Tables of the online probe during training follow, where it was stored.
     """
     as_rows = len(content["methods"]) == 1 and len(content["variants"]) > PAPER_COLUMNS
-    metrics = COLUMN_METRICS if as_rows else COMPARED_METRICS
-    found, base, versus = seed_values(content, metrics), content["base"], content.get("versus", {})
-    from_base = {one[:4]: one for one in deltas(content, None, metrics)}
-    from_other = {one[:4]: one for one in deltas(content, versus, metrics)}
+    found, base, versus = seed_values(content, TABLE_METRICS), content["base"], content.get("versus", {})
+    from_base = {one[:4]: one for one in deltas(content, None, TABLE_METRICS)}
+    from_other = {one[:4]: one for one in deltas(content, versus, TABLE_METRICS)}
     others = [name for name in content["variants"] if name != base]
     head = ["method", base, *(f"+ {name}" for name in others), *(f"{one} over {two}" for one, two in versus.items())]
     tables = []
     for data in content["data"]:
         by_metric: dict[str, list[Row]] = {}
-        measured = [metric for metric in metrics if any(key[:2] == (data, metric) for key in found)]
+        measured = [metric for metric in TABLE_METRICS if any(key[:2] == (data, metric) for key in found)]
         for metric in measured or ("linear", "knn5"):
             rows: list[Row] = [[*head]]
             for name, seeds in content.get("references", {}).get(data, {}).items():
@@ -134,7 +132,7 @@ def study_tables(content: dict[str, Any]) -> list[Table]:
                     one = from_other.get((*key, name))
                     row.append(TableCell("", one.difference.mean, one.difference) if one else TableCell("-"))
                 rows.append(row)
-            by_metric[metrics[metric]] = rows
+            by_metric[TABLE_METRICS[metric]] = rows
         short = Path(data).name
         if as_rows:
             tables.append(Table(short, _variants_as_rows(by_metric)))
@@ -246,7 +244,7 @@ def study_provenance(content: dict[str, Any]) -> str:
     names = dict.fromkeys(f"{machine['processor']}, {machine['cores']} cores" for machine in machines)
     text = f"`{content['command']}`; {' and '.join(names)}; torch {content['versions']['torch']}."
     for data, how in content["evaluated"].items():
-        protocols = ", ".join(how["protocols"][name] for name in COLUMN_METRICS if name in how["protocols"])
+        protocols = ", ".join(how["protocols"][name] for name in TABLE_METRICS if name in how["protocols"])
         text += f" {data}: {protocols}; probes trained on {how['train']:,} images and evaluated on {how['test']:,}"
         text += f" (split: {how['split']})."
     return text
