@@ -12,7 +12,7 @@ from glf.config.training import AdaptConfig, PretrainConfig
 from glf.data.images import ImageSet
 from glf.nn.backbone import Backbone
 from glf.nn.weights import load_backbone
-from glf.nn.whitening import EPSILON, whiten_stem, whitening_filters
+from glf.nn.whitening import EPSILON, patch_covariance, whiten_stem, whitening_filters
 
 
 def correlated(count: int = 300, channels: int = 3, side: int = 16) -> torch.Tensor:
@@ -29,7 +29,7 @@ def image_set(channels: int) -> ImageSet:
 
 def test_responses_are_uncorrelated_and_of_the_variance_that_epsilon_leaves() -> None:
     x = correlated()
-    filters = whitening_filters(x, (4, 4), 32)
+    filters = whitening_filters(patch_covariance(x.split(70), (4, 4)), 32).reshape(32, 3, 4, 4)
     responses = F.conv2d(x, filters[:16], stride=4).transpose(0, 1).flatten(1)
     patches = F.unfold(x, 4, stride=4).transpose(1, 2).flatten(0, 1).numpy()
     values = np.linalg.eigvalsh(np.cov(patches.T, bias=True))[::-1][:16]
@@ -39,10 +39,10 @@ def test_responses_are_uncorrelated_and_of_the_variance_that_epsilon_leaves() ->
 
 
 def test_every_filter_comes_with_both_signs_and_there_are_at_most_twice_a_patch() -> None:
-    filters = whitening_filters(correlated(), (2, 2), 64)
-    assert filters.shape == (24, 3, 2, 2)
+    filters = whitening_filters(patch_covariance([correlated()], (2, 2)), 64)
+    assert filters.shape == (24, 12)
     assert torch.equal(filters[:12], -filters[12:])
-    assert torch.linalg.matrix_rank(filters[:12].flatten(1)) == 12
+    assert torch.linalg.matrix_rank(filters[:12]) == 12
 
 
 @pytest.mark.parametrize(("name", "filters"), [("small_resnet", 32), ("timm:resnet18", 54)])

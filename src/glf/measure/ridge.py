@@ -29,4 +29,5 @@ def ridge_predict(
     x, y = (train.double() - mean) / std, F.one_hot(labels).double()
     gram = x.T @ x / len(x) + strength * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
     weight = torch.linalg.solve(gram, x.T @ (y - y.mean(0)) / len(x))
-    return ((queries.double() - mean) / std @ weight + y.mean(0)).argmax(1)
+    outputs: Tensor = (queries.double() - mean) / std @ weight + y.mean(0)
+    return outputs.argmax(1)
