@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from glf.reporting.study_charts import progress_charts
 from glf.reporting.study_tables import EXPLANATION, markdown, mean_cell, study_tables
 
 VALUES = {
@@ -122,11 +123,16 @@ def test_references_without_labels_leave_gaps() -> None:
     assert found["d, k-NN (k = 5)"][1] == ["(pixels)", "-", ""]
 
 
-def test_the_online_probe_during_training() -> None:
-    runs = content()["runs"]
+def runs_with_curves() -> list[dict[str, Any]]:
+    runs: list[dict[str, Any]] = content()["runs"]
     for run in runs:
         points = [(0.25, run["values"]["linear"] - 0.3), (0.5, 0.4), (1.0, run["values"]["linear"])]
         run["curves"] = {"val/linear": points}
+    return runs
+
+
+def test_the_online_probe_during_training() -> None:
+    runs = runs_with_curves()
     found = texts(content(runs=runs))
     (title,) = [title for title in found if "during training" in title]
     head, none, adc = found[title]
@@ -137,3 +143,18 @@ def test_the_online_probe_during_training() -> None:
     del runs[0]["curves"]
     assert "(2)" in texts(content(runs=runs))[title][1][1]
     assert not any("during" in title for title in texts(content()))
+
+
+def test_the_chart_of_differences_during_training() -> None:
+    runs = runs_with_curves()
+    (chart,) = progress_charts(content(runs=runs))
+    (series,) = chart.series
+    assert (chart.key, series.name) == ("progress-d-simclr-val-linear", "adc")
+    assert [round(point.x) for point in series.points] == [25, 50, 100]
+    assert [round(point.y, 3) for point in series.points] == [2.0, 0.0, 2.0]
+    end = series.points[-1]
+    assert end.low == pytest.approx(1.5033, abs=1e-3)
+    assert end.high == pytest.approx(2.4967, abs=1e-3)
+    for run in runs:
+        run["curves"] = {"val/linear": [(1.0, 0.5)]} if run["variant"] == "adc" else run["curves"]
+    assert progress_charts(content(runs=runs)) == [], "a single measurement is no curve"

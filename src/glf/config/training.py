@@ -148,8 +148,7 @@ class PretrainConfig:
     sync_norm: bool = False
     """Synchronise batch normalisation over all devices (GPUs only)."""
     accumulate: int = 1
-    """Chunks into which each device splits its part of the batch to save memory; loss and gradient are those of the
-    whole batch."""
+    """Chunks into which each device splits its batch to save memory; loss and gradient are those of the whole."""
     checkpoint_activations: bool = False
     """Compute the backbone's activations again in the backward pass: less memory, a third more time."""
     precision: Precision = "32-true"

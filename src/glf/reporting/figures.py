@@ -12,7 +12,7 @@ from glf.reporting.chart import Chart, svg_file
 from glf.reporting.few_labels import few_label_charts
 from glf.reporting.load import Run
 from glf.reporting.run_charts import entropy_chart, geometry_charts, map_charts, training_charts
-from glf.reporting.study_charts import difference_charts, sensitivity_charts
+from glf.reporting.study_charts import difference_charts, progress_charts, sensitivity_charts
 from glf.reporting.study_tables import deltas, markdown
 from glf.result import write_file
 
@@ -54,7 +54,7 @@ def write_run_figures(folder: Path, run: Run) -> None:
 
 def write_comparison_figures(folder: Path, content: dict[str, Any]) -> None:
     """Write the charts of a comparison, its runs and differences as numbers, and its tables as Markdown."""
-    _write_charts(folder, [*difference_charts(content), *sensitivity_charts(content)])
+    _write_charts(folder, [*difference_charts(content), *progress_charts(content), *sensitivity_charts(content)])
     runs = [
         [*(one[name] for name in ("data", "method", "variant", "seed")), key, value]
         for one in content["runs"]

@@ -41,7 +41,7 @@ from glf.reporting.run_tables import (
     plain_cell,
     tile_style,
 )
-from glf.reporting.study_charts import difference_charts, sensitivity_charts
+from glf.reporting.study_charts import difference_charts, progress_charts, sensitivity_charts
 from glf.reporting.study_tables import COMPARED_METRICS, EXPLANATION, every_run, study_provenance, study_tables
 from glf.reporting.verdict import comparison_verdict, kept_weights, run_verdict
 from glf.result import write_file
@@ -116,8 +116,8 @@ def _templates() -> Environment:
     }
     functions = (
         svg, run_verdict, comparison_verdict, kept_weights, training_charts, geometry_charts, entropy_chart, knn_chart,
-        difference_charts, sensitivity_charts, accuracy_rows, candidate_name, candidate_rows, class_rows, geometry_rows,
-        overview_rows, plain_cell, few_label_charts, label_factor,
+        difference_charts, progress_charts, sensitivity_charts, accuracy_rows, candidate_name, candidate_rows,
+        class_rows, geometry_rows, overview_rows, plain_cell, few_label_charts, label_factor,
         map_groups, map_legend, tile_style, study_tables, study_provenance, every_run,
     )  # fmt: skip
     environment.globals |= {function.__name__: function for function in functions}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from glf.reporting.chart import Chart, Point, Series
-from glf.reporting.study_tables import COMPARED_METRICS, Delta, deltas
+from glf.reporting.study_tables import COMPARED_METRICS, ONLINE_METRICS, Delta, deltas, gain_at, online_curves
 
 
 def difference_charts(content: dict[str, Any]) -> list[Chart]:
@@ -66,6 +66,33 @@ def sensitivity_charts(content: dict[str, Any]) -> list[Chart]:
                     kind="intervals",
                     x=setting,
                     log_x=low > 0 and high >= 8 * low,
+                    zero=True,
+                )
+            )
+    return charts
+
+
+def progress_charts(content: dict[str, Any]) -> list[Chart]:
+    """Differences from the base during training, as the online probe measured them: do gains grow, stay or vanish?"""
+    charts = []
+    for data, method, metric in product(content["data"], content["methods"], ONLINE_METRICS):
+        curves = online_curves(content, data, method, metric)
+        base = curves.pop(content["base"], {})
+        shares = sorted({share for curve in base.values() for share, _ in curve})
+        series = []
+        for variant in [name for name in content["variants"] if name in curves]:
+            gains = [(share, gain) for share in shares if (gain := gain_at(curves[variant], base, share))]
+            points = tuple(Point(100 * share, gain.mean, gain.low, gain.high) for share, gain in gains)
+            series.append(Series(name=variant, points=points))
+        if any(one.points for one in series):
+            where = f"{Path(data).name}, {method}, {ONLINE_METRICS[metric]} of held-out training images"
+            charts.append(
+                Chart(
+                    key=f"progress-{Path(data).stem}-{method}-{metric.replace('/', '-')}",
+                    title=f"{where}: difference from {content['base']} in points, during training",
+                    series=tuple(series),
+                    kind="intervals",
+                    x="% of training",
                     zero=True,
                 )
             )

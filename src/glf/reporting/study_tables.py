@@ -28,6 +28,7 @@ EXPLANATION = (
     " initial weights, batches and augmentations) with 95 % t-intervals; n.s.: the interval contains 0 or there are"
     " fewer than three pairs."
 )
+Curve = Sequence[Sequence[float]]  # share of training, accuracy as a fraction
 SeedValues = dict[int, float]  # seed -> accuracy in per cent
 
 
@@ -141,32 +142,45 @@ def study_tables(content: dict[str, Any]) -> list[Table]:
     return [*tables, *_progress_tables(content)]
 
 
+def online_curves(content: dict[str, Any], data: str, method: str, metric: str) -> dict[str, dict[int, Curve]]:
+    """What the online probe measured during training, by variant and seed, of runs with several measurements."""
+    found: dict[str, dict[int, Curve]] = {}
+    for run in content["runs"]:
+        curve = run.get("curves", {}).get(metric, ())
+        if (run["data"], run["method"]) == (data, method) and len(curve) > 1:
+            found.setdefault(run["variant"], {})[run["seed"]] = curve
+    return found
+
+
+def gain_at(curves: Mapping[int, Curve], base: Mapping[int, Curve], share: float) -> PairedDifference | None:
+    """The paired difference of a variant from the base after a share of training, over the seeds that both have."""
+    seeds = sorted(curves.keys() & base.keys())
+    if not seeds:
+        return None
+    return paired_difference([_at(base[seed], share) for seed in seeds], [_at(curves[seed], share) for seed in seeds])
+
+
 def _progress_tables(content: dict[str, Any]) -> list[Table]:
     """How differences develop: the online probe of the variants at several points of training, where it was stored."""
     tables = []
     for data, method, metric in product(content["data"], content["methods"], ONLINE_METRICS):
-        measured = [run for run in content["runs"] if len(run.get("curves", {}).get(metric, ())) > 1]
+        curves = online_curves(content, data, method, metric)
+        base = curves.get(content["base"], {})
         rows: list[Row] = [[method, *(f"{100 * share:.0f} % of training" for share in PROGRESS)]]
-        own = [run for run in measured if (run["data"], run["method"]) == (data, method)]
-        for variant in content["variants"]:
+        for variant in [name for name in content["variants"] if name in curves]:
             cells = []
             for share in PROGRESS:
-                values, base = (
-                    {run["seed"]: _at(run["curves"][metric], share) for run in own if run["variant"] == name}
-                    for name in (variant, content["base"])
-                )
-                pairs = sorted(values.keys() & base.keys()) if variant != content["base"] else []
-                difference = paired_difference([base[s] for s in pairs], [values[s] for s in pairs]) if pairs else None
-                cells.append(mean_cell(values)._replace(difference=difference))
-            if any(cell.value is not None for cell in cells):
-                rows.append([variant, *cells])
+                values = mean_cell({seed: _at(curve, share) for seed, curve in curves[variant].items()})
+                gain = None if variant == content["base"] else gain_at(curves[variant], base, share)
+                cells.append(values._replace(difference=gain))
+            rows.append([variant, *cells])
         if len(rows) > 1:
             title = f"{Path(data).name}, {ONLINE_METRICS[metric]} on held-out training images during training"
             tables.append(Table(title, rows))
     return tables
 
 
-def _at(curve: Sequence[Sequence[float]], share: float) -> float:
+def _at(curve: Curve, share: float) -> float:
     """The accuracy in per cent at the measurement next to a share of training.
 
     >>> _at([(0.2, 0.3), (0.6, 0.4), (1.0, 0.5)], 0.5)
