@@ -71,9 +71,10 @@ def with_prior(content: dict[str, Any]) -> dict[str, Any]:
     asked = {name: {**content["settings"], **variant} for name, variant in content["variants"].items()}
     users = [name for name, one in asked.items() if all(one.get(key) == found[key] for key in names)]
     how = content["evaluated"].get(data, {})
-    if not users or (how.get("split"), how.get("train")) != ("test", found["max_images"]):
+    measured = found["rows"].get(str(how.get("train")))  # with as many labelled images
+    if not users or not measured or how["split"] != "test":
         return content
-    rows = {seed: row for seed, row in found["rows"].items() if int(seed) < content["seeds"]}
+    rows = {seed: row for seed, row in measured.items() if int(seed) < content["seeds"]}
     known_as = "prior" if len(users) == len(asked) else f"prior of {users[-1]}"
     return {**content, "references": {**content["references"], data: {**content["references"][data], known_as: rows}}}
 
