@@ -24,7 +24,7 @@ EPSILON = 0.01  # of the variance of a pixel, which is 1: weaker directions are 
 
 
 def patch_covariance(
-    images: Iterable[Float[Tensor, "image channel height width"]], kernel: tuple[int, int]
+    images: Iterable[Float[Tensor, "_ channel height width"]], kernel: tuple[int, int]
 ) -> Float[Tensor, "pixel pixel"]:
     """Covariance of all patches of some batches of images, in float64. Patches do not overlap."""
     count, total, products = 0, torch.zeros(()), torch.zeros(())
