@@ -15,7 +15,7 @@ from rich.console import Console
 from glf.comparison import processes, worker
 from glf.comparison.conduct import conduct
 from glf.comparison.runs import reference_key, run_key
-from glf.comparison.study import Cell, Study, flags, from_file, from_flags, read_toml
+from glf.comparison.study import Cell, Study, flags, from_file, from_flags
 from glf.config.base import from_dict
 from glf.config.evaluation import CompareConfig, EvaluateConfig
 from glf.config.training import (
@@ -188,19 +188,20 @@ def test_the_command_line_of_a_run_gives_its_config() -> None:
 STUDIES = Path(__file__).parent.parent.parent / "benchmarks" / "studies"
 
 
-@pytest.mark.parametrize(
-    ("path", "scale"),
-    [
-        pytest.param(path, scale, id=f"{path.stem}-{scale}")
-        for path in sorted(STUDIES.glob("*.toml"))
-        for scale in read_toml(path)["scales"]
-    ],
-)
+@pytest.mark.parametrize("scale", ["tiny", "night", "paper"])
+@pytest.mark.parametrize("path", sorted(STUDIES.glob("*.toml")), ids=lambda path: path.stem)
 def test_the_studies_of_this_repository_are_valid_and_state_their_cost(path: Path, scale: str) -> None:
+    # GPUs only, one long scale of CPUs, CPUs only; the others have both
+    only = {"imagenet100": ["paper"], "night": ["night"]}
+    only |= {name: ["tiny"] for name in ("choose", "adapt", "demo", "lpm")}
+    if scale not in only.get(path.stem.partition("_")[0], ["tiny", "paper"]):
+        with pytest.raises(ValueError, match="has no scale"):
+            from_file(path, scale)
+        return
     study = from_file(path, scale)
     assert study.cost.startswith(f"{len(list(study.cells()))} runs")
     assert path.read_text().startswith("# ")
-    if scale != "paper":  # a scale of two cores: it was run, or will be
+    if scale != "paper":
         assert study.finding
         assert f"{scale}: " in path.read_text()
         assert f"= {len(list(study.cells()))} runs" in path.read_text()

@@ -150,7 +150,7 @@ class PretrainConfig:
     accumulate: int = 1
     """Chunks into which each device splits its batch to save memory; loss and gradient are those of the whole."""
     checkpoint_activations: bool = False
-    """Compute the backbone's activations again in the backward pass: less memory, a third more time."""
+    """Compute the backbone's activations again in the backward pass: same gradients, less memory, a third more time."""
     precision: Precision = "32-true"
     """Precision of the network; the objective is computed in float32 or better."""
     compile: bool = False
