@@ -83,8 +83,9 @@ def progress_charts(content: dict[str, Any]) -> list[Chart]:
         for variant in [name for name in content["variants"] if name in curves]:
             gains = [(share, gain) for share in shares if (gain := gain_at(curves[variant], base, share))]
             points = tuple(Point(100 * share, gain.mean, gain.low, gain.high) for share, gain in gains)
-            series.append(Series(name=variant, points=points))
-        if any(one.points for one in series):
+            if points:
+                series.append(Series(name=variant, points=points))
+        if series:
             where = f"{Path(data).name}, {method}, {ONLINE_METRICS[metric]} of held-out training images"
             charts.append(
                 Chart(
