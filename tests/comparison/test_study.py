@@ -64,7 +64,7 @@ def test_variants_override_the_study_and_the_study_overrides_the_recipe(file: Pa
     assert config.method == "simclr+adc"
     assert (config.augment, config.batch_size) == ("gentle", 128)  # from the recipe
     assert (config.epochs, config.max_images, config.projector) == (3, 500, (64, 32))
-    assert (config.adc.nu, config.adc.upsilon) == (0.5, AdcOptions().upsilon)
+    assert (config.adc.nu, config.adc.upsilon) == (0.5, AdcOptions().lpm_weight)
     assert (config.options, config.seed) == ({"temperature": 0.5}, 1)
     assert study.config(Cell("fashion-mini", "dcl", "none", 0)).method == "dcl"
 

@@ -4,6 +4,7 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,14 +13,18 @@ from PIL import Image
 from rich.console import Console
 from safetensors.torch import load_file
 
+from glf.config.adc import AdcOptions
 from glf.config.training import PretrainConfig, with_defaults
+from glf.constrain.adc import LPM
 from glf.data.sources import load_images
+from glf.methods import method_of
 from glf.recipes import apply_recipe
 from glf.rundir import read_config
 from glf.train.auto_config import (
     DataFacts,
     activation_bytes,
     adapt_hint,
+    auto_configure,
     backbone_for,
     batch_size,
     epochs,
@@ -92,6 +97,32 @@ def test_the_prior_is_never_fetched_silently(monkeypatch: pytest.MonkeyPatch) ->
     there.add("vit_base_patch16_clip_224.openai")
     assert prior(GPU, download=False)[0] == "timm:vit_base_patch16_clip_224.openai"
     assert prior(CPU, download=False)[0] == "pixels"  # a tower that takes a CPU hours
+
+
+@pytest.mark.parametrize(
+    ("options", "place", "weight"),
+    [
+        ({"method": "simclr+lpm", "prior": "timm:resnet18"}, "bank", 10.0),
+        ({"method": "byol+adc", "prior": "run:runs/a"}, "bank", 10.0),
+        ({"method": "simclr+lpm", "prior": "timm:resnet18", "adc": AdcOptions(upsilon=0.5)}, "bank", 0.5),
+        ({"method": "simclr+lpm", "prior": "pixels"}, None, 1.0),  # nearest pixels say little
+        ({"method": "simclr+lpm", "prior": "timm:resnet18", "adc": AdcOptions(lpm_at="z")}, "z", 1.0),
+        ({"method": "simclr+lpm", "prior": "timm:resnet18", "adc": AdcOptions(reading="paper")}, None, 1.0),
+        ({"method": "simclr+dcm", "prior": "timm:resnet18"}, None, 1.0),
+        ({"method": "xsample", "prior": "timm:resnet18"}, None, 1.0),  # reads a prior without LPM
+    ],
+)
+def test_lpm_is_over_the_bank_if_the_prior_is_an_encoder(
+    options: dict[str, Any], place: str | None, weight: float
+) -> None:
+    config = PretrainConfig(image_size=32, batch_size=8, **options)
+    filled, choices = auto_configure(config, CPU, method_of(config).build())
+    assert filled.adc.lpm_at == place
+    assert with_defaults(filled).adc.upsilon == weight
+    given = config.adc.lpm_at
+    assert ("lpm_at" in {choice.name for choice in choices}) == (place is not None and given is None)
+    lpm = [w for w, term in method_of(with_defaults(filled)).build().parts if isinstance(term, LPM)]
+    assert len(lpm) == ("lpm" in config.method or "adc" in config.method)
 
 
 def test_explicit_options_win_and_other_data_keep_the_fixed_defaults(tmp_path: Path) -> None:

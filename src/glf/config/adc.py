@@ -1,6 +1,6 @@
 """Options of ADC and its two terms. Their defaults are defined here only."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from glf.config.bounds import check_options
@@ -10,14 +10,15 @@ Reading = Literal["calibrated", "paper"]
 CovarianceKind = Literal["sphere", "batch", "running"]
 LpmAt = Literal["z", "h", "bank"]
 Target = Literal["own", "clean", "memory", "centre", "prior"]
+LPM_WEIGHTS: dict[LpmAt, float] = {"z": 1.0, "h": 1.0, "bank": 10.0}  # chosen on held-out images
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Weights:
     nu: float = 0.3
     """Weight of DCM."""
-    upsilon: float = 1.0
-    """Weight of LPM."""
+    upsilon: float | None = None
+    """Weight of LPM; default: 1, over the bank 10."""
     ramp_epochs: float = 0.0
     """Epochs over which the weight of DCM rises from zero to nu."""
     lpm_at: LpmAt | None = None
@@ -61,3 +62,12 @@ class NeighbourOptions:
 @dataclass(frozen=True, kw_only=True)
 class AdcOptions(NeighbourOptions, _Weights):
     """Options of the constraints +dcm, +lpm and +adc (docs/equations.md)."""
+
+    @property
+    def lpm_weight(self) -> float:
+        """The weight of LPM: upsilon, or the default of its place."""
+        return LPM_WEIGHTS[self.lpm_at or "z"] if self.upsilon is None else self.upsilon
+
+    def resolved(self) -> "AdcOptions":
+        """The options with the weight of LPM in the place of an unset upsilon."""
+        return replace(self, upsilon=self.lpm_weight)

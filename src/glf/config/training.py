@@ -64,8 +64,7 @@ class PretrainConfig:
     """Colour augmentations as one matrix per image (fused, the default), or one by one with clamping as in torchvision
     (exact), at twice the cost."""
     stem: Stem = "auto"
-    """First layers: stride 1 for small images (small), or the model's own (standard); auto decides by the image
-    size."""
+    """First layers: stride 1 for small images (small), or the model's own (standard); auto: by the image size."""
     whiten_stem: bool = False
     """Set the first convolution to whitening filters of patches of the images, and do not train it (for short runs)."""
     weights: Path | None = None
@@ -292,7 +291,8 @@ def with_defaults(config: PretrainConfig) -> ResolvedPretrainConfig:
     256
     """
     kind = ResolvedAdaptConfig if isinstance(config, AdaptConfig) else ResolvedPretrainConfig
-    return kind(**{name: value for name, value in vars(config).items() if value is not None})
+    given = {name: value for name, value in vars(config).items() if value is not None}
+    return kind(**given | {"adc": config.adc.resolved()})
 
 
 def config_type(values: Mapping[str, Any]) -> type[PretrainConfig]:

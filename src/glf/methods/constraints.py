@@ -34,7 +34,7 @@ class Constraint:
         """The options with the values that they have if ``--options`` does not set them."""
         if not self.of_adc:
             return dict(self.options)
-        found = {name: getattr(adc, name) for name in self.options}
+        found = {name: getattr(adc.resolved(), name) for name in self.options}
         return {name: _UNSET[name] if value is None else value for name, value in found.items()}
 
     def term(self, adc: AdcOptions, given: Options) -> Term:
@@ -46,7 +46,7 @@ class Constraint:
 
 
 def _of_adc(name: str, build: Callable[[AdcOptions], Term], *options: str) -> Constraint:
-    defaults = vars(AdcOptions())
+    defaults = vars(AdcOptions().resolved())
     named = [one for one in options if isinstance(defaults[one] or _UNSET.get(one), float | int)]
     return Constraint(name=name, build=build, options=dict.fromkeys(named, 0.0), of_adc=True)
 
@@ -57,7 +57,7 @@ def _dcm(o: AdcOptions) -> Term:
 
 def _lpm(o: AdcOptions) -> Term:
     neighbours = NeighbourDistributions.from_options(replace(o, target=None))
-    return o.upsilon * LPM(neighbours=neighbours, at=o.lpm_at or "z")
+    return o.lpm_weight * LPM(neighbours=neighbours, at=o.lpm_at or "z")
 
 
 def _match(name: str) -> Constraint:

@@ -5,18 +5,21 @@ them stay comparable; so do runs with a recipe or ``--no-auto``.
 """
 
 import shlex
+from dataclasses import replace
 from statistics import median
 from typing import Any, NamedTuple
 
 import torch
 
 from glf.config.training import PretrainConfig, fill_unset
+from glf.constrain.adc import LPM
 from glf.data.decode import SMALL, header_size
 from glf.data.images import default_held_out
 from glf.data.source import Source
 from glf.device import accelerator, cores, memory
 from glf.nn.backbone import create_body
 from glf.nn.pretrained import PACKAGED, on_this_machine
+from glf.objective import Objective
 from glf.recipes import recipes
 
 SAMPLE = 64  # files whose headers are read
@@ -78,9 +81,9 @@ def median_side(source: Source) -> int:
 
 
 def auto_configure(
-    config: PretrainConfig, facts: DataFacts, needs: frozenset[str]
+    config: PretrainConfig, facts: DataFacts, objective: Objective
 ) -> tuple[PretrainConfig, list[Choice]]:
-    """Fill the unset options. ``needs`` are the fields that the objective reads: no prior is chosen without it."""
+    """Fill the unset options. No prior is chosen for an objective that does not read it."""
     choices: list[Choice] = []
 
     def choose(name: str, value: Any, why: str) -> Any:
@@ -101,9 +104,13 @@ def auto_configure(
         choose("prototypes", tiny.get("prototypes"), "a small batch cannot use more")
         if config.optimizer in (None, "adamw"):
             choose("lr", tiny["lr"], "a higher learning rate than usual, for a short run")
-    if "prior" in needs:
-        choose("prior", *prior(facts, config.download))
-    return fill_unset(config, **{choice.name: choice.value for choice in choices}), choices
+    found = choose("prior", *prior(facts, config.download)) if "prior" in objective.needs else None
+    filled = fill_unset(config, **{choice.name: choice.value for choice in choices})
+    has_lpm = any(isinstance(term, LPM) for term in objective.modules())
+    if has_lpm and found != "pixels" and config.adc.lpm_at is None and config.adc.reading == "calibrated":
+        choices.append(Choice("lpm_at", "bank", "the prior is an encoder, and its neighbours are seldom in one batch"))
+        filled = replace(filled, adc=replace(filled.adc, lpm_at="bank"))
+    return filled, choices
 
 
 def image_size(facts: DataFacts) -> tuple[int, str]:

@@ -60,7 +60,9 @@ def resolve(config: PretrainConfig) -> Resolved:
     if not named and not streamed and _is_automatic(config):
         source = find_source(config.data, "train", root=config.root, download=config.download)
         facts = inspect_data(config, source)
-        config, choices = auto_configure(config, facts, objective.needs)
+        config, choices = auto_configure(config, facts, objective)
+        method = methods.method_of(config)  # with the place of LPM
+        objective = method.build(**config.options)
         hint = adapt_hint(config, facts)
     resolved = config if isinstance(config, ResolvedPretrainConfig) else with_defaults(config)
     _check_batch(resolved)

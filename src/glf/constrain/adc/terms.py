@@ -197,5 +197,5 @@ class ADC(Sum):
         if at != "z":  # at z, DCM and LPM share what they compute; elsewhere LPM has a running covariance of its own
             own = NeighbourDistributions.from_options(replace(options, target=None))
         calibration = DCM(weighted=True, ramp_epochs=options.ramp_epochs, neighbours=neighbours)
-        super().__init__((options.nu, calibration), (options.upsilon, LPM(neighbours=own, at=at)))
-        vars(self).update(vars(options))  # for repr
+        super().__init__((options.nu, calibration), (options.lpm_weight, LPM(neighbours=own, at=at)))
+        vars(self).update(vars(options.resolved()))  # for repr
